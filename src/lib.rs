@@ -1,1 +1,13 @@
+//! stageset-controller: staged delivery for Kubernetes.
 #![forbid(unsafe_code)]
+
+pub mod api;
+pub mod cli;
+pub mod cluster;
+pub mod controller;
+pub mod manifest;
+pub mod outbound;
+pub mod rules;
+pub mod run;
+pub mod serve;
+pub mod source;

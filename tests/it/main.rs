@@ -1,1 +1,1 @@
-//! placeholder
+//! Black-box tests, one module per capability, against a real control plane.

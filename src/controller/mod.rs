@@ -1,0 +1,1 @@
+//! Watches, wake-ups, the queue, leadership.

@@ -1,0 +1,1 @@
+//! Condition: pure decisions.

@@ -1,0 +1,1 @@
+//! Conflict: pure decisions.

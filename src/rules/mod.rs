@@ -1,0 +1,14 @@
+//! Pure decisions: functions from values to a value. No clock (time is an argument), no network,
+//! no cluster, no async.
+
+pub mod backoff;
+pub mod condition;
+pub mod conflict;
+pub mod drift;
+pub mod duration;
+pub mod inventory;
+pub mod order;
+pub mod readiness;
+pub mod spec;
+pub mod version;
+pub mod window;

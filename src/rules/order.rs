@@ -1,0 +1,1 @@
+//! Order: pure decisions.

@@ -1,0 +1,1 @@
+//! Readiness: pure decisions.

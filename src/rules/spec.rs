@@ -1,0 +1,1 @@
+//! Spec: pure decisions.

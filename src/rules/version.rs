@@ -1,0 +1,1 @@
+//! Version: pure decisions.

@@ -1,0 +1,1 @@
+//! Servers: probes, metrics, gate, admission.

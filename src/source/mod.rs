@@ -1,0 +1,1 @@
+//! Sources: resolve a reference to an artifact, fetch it, verify it, unpack it.
