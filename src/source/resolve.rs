@@ -131,6 +131,17 @@ impl Reference {
     }
 }
 
+impl From<&crate::api::SourceReference> for Reference {
+    fn from(wire: &crate::api::SourceReference) -> Self {
+        Self {
+            api_version: wire.api_version.clone(),
+            kind: wire.kind.clone(),
+            name: wire.name.clone(),
+            namespace: wire.namespace.clone(),
+        }
+    }
+}
+
 /// What has to be read for a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
