@@ -1,1 +1,164 @@
 //! Bytes of an artifact to Kubernetes objects. No I/O, no async, no cluster.
+//!
+//! [`build`] is what a stage does with its artifact: find the kustomization or generate one as Flux does, run
+//! the kustomize engine inside the root of the [`FileTree`], and hand on plain JSON objects.
+
+mod flux;
+pub mod kustomize;
+pub mod node;
+pub mod objects;
+pub mod tree;
+pub mod yaml;
+
+use serde_json::Value;
+
+pub use tree::{FileTree, PathError};
+
+/// A patch of a stage: inline text, strategic merge or JSON 6902, chosen by content.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StagePatch {
+    /// The patch itself.
+    pub patch: String,
+    /// Which objects it is for; absent only for strategic merge patches, which name their object.
+    pub target: Option<PatchTarget>,
+}
+
+/// Selects objects; empty parts match everything. Group, version, kind, name and namespace are anchored regular
+/// expressions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PatchTarget {
+    /// API group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Kind.
+    pub kind: String,
+    /// `metadata.name`, original or current.
+    pub name: String,
+    /// Effective namespace, original or current.
+    pub namespace: String,
+    /// Kubernetes label selector.
+    pub label_selector: String,
+    /// The same grammar, for annotations.
+    pub annotation_selector: String,
+}
+
+/// What a stage adds to its artifact's own kustomization.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BuildOptions {
+    /// Appended to the root's own `patches`, in order.
+    pub patches: Vec<StagePatch>,
+}
+
+/// Why an artifact does not become objects.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The build path is no directory of the artifact.
+    #[error("path {path:?} is not a directory of the artifact; check spec.stages[].path against the source's content")]
+    PathNotFound {
+        /// The path, cleaned.
+        path: String,
+    },
+    /// The build path leads out of the artifact.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// No manifest file at or below the build path. Never read as "prune everything".
+    #[error(
+        "no .yaml, .yml or .json file at or below {path:?} in the artifact; an empty stage is refused, since it would delete everything the stage owns"
+    )]
+    Empty {
+        /// The path, cleaned.
+        path: String,
+    },
+    /// A document cannot be read.
+    #[error(transparent)]
+    Yaml(#[from] yaml::Error),
+    /// The kustomize build failed.
+    #[error(transparent)]
+    Kustomize(#[from] kustomize::Error),
+    /// A result is no complete object.
+    #[error(transparent)]
+    Object(#[from] objects::ObjectError),
+}
+
+/// Objects and what is worth telling about how they came to be.
+#[derive(Debug, Clone, Default)]
+pub struct Built {
+    /// The objects in build order.
+    pub objects: Vec<Value>,
+    /// Each one sentence, naming the file or object.
+    pub warnings: Vec<String>,
+}
+
+/// The objects of the directory `path` of an artifact, in build order.
+///
+/// With a kustomization file there, that is built (read leniently, the stage's patches appended); without one,
+/// all manifests below it are taken, as Flux's kustomize-controller does.
+///
+/// # Errors
+/// [`Error`]; nothing is returned unless everything could be built. [`Error::PathNotFound`] and [`Error::Empty`]
+/// are variants of their own so that callers can give them reasons of their own.
+pub fn build(tree: &FileTree, path: &str, options: &BuildOptions) -> Result<Vec<Value>, Error> {
+    Ok(build_with_warnings(tree, path, options)?.objects)
+}
+
+/// Like [`build`], with the warnings the build gave.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_with_warnings(tree: &FileTree, path: &str, options: &BuildOptions) -> Result<Built, Error> {
+    let directory = tree::clean_build_path(path)?;
+    if !tree.is_dir(&directory) {
+        return Err(Error::PathNotFound { path: directory });
+    }
+    if !tree.below(&directory).any(|(path, _)| is_manifest_name(path)) {
+        return Err(Error::Empty { path: directory });
+    }
+    let mut warnings = Vec::new();
+    let root = flux::root(tree, &directory, options, &mut warnings)?;
+    let resources = kustomize::Engine::new(tree).build(&root)?;
+    let objects = finish(resources, &root)?;
+    objects::check_unique(&objects)?;
+    Ok(Built { objects, warnings })
+}
+
+/// The objects plain `kustomize build` makes of a directory: no generated kustomization, no leniency.
+///
+/// # Errors
+/// [`Error`].
+pub fn build_kustomization(tree: &FileTree, path: &str) -> Result<Built, Error> {
+    let directory = tree::clean_build_path(path)?;
+    if !tree.is_dir(&directory) {
+        return Err(Error::PathNotFound { path: directory });
+    }
+    let mut engine = kustomize::Engine::new(tree);
+    let root = engine.load(&directory)?;
+    let resources = engine.build(&root)?;
+    Ok(Built {
+        objects: finish(resources, &root)?,
+        warnings: Vec::new(),
+    })
+}
+
+fn finish(resources: Vec<kustomize::Resource>, root: &kustomize::Layer) -> Result<Vec<Value>, Error> {
+    let mut objects = Vec::with_capacity(resources.len());
+    for resource in resources {
+        objects.push(resource.into_value().map_err(|problem| kustomize::Error {
+            file: root.file.clone(),
+            problem: Box::new(problem),
+        })?);
+    }
+    Ok(objects)
+}
+
+fn is_manifest_name(path: &str) -> bool {
+    path.rsplit_once('.').is_some_and(|(_, extension)| {
+        ["yaml", "yml", "json"]
+            .iter()
+            .any(|known| extension.eq_ignore_ascii_case(known))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+use serde_json::json;
+
+use super::*;
+
+fn tree(files: &[(&str, &str)]) -> FileTree {
+    FileTree::from_files(files.iter().map(|(p, c)| (*p, (*c).to_owned()))).unwrap()
+}
+
+fn names(files: &[(&str, &str)], path: &str) -> Result<Vec<String>, Error> {
+    Ok(build(&tree(files), path, &BuildOptions::default())?
+        .iter()
+        .map(objects::describe)
+        .collect())
+}
+
+const A: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n";
+const B: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: b\n";
+const C_JSON: &str = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}"#;
+
+#[test]
+fn without_kustomization_every_manifest_is_taken() {
+    let files = [
+        ("app/b.yaml", B),
+        ("app/a/x.yml", A),
+        ("app/c.json", C_JSON),
+        ("app/a/dashboard.json", r#"{"panels": []}"#),
+        ("app/readme.md", "# no"),
+        ("other/d.yaml", "not: an object"),
+    ];
+    assert_eq!(
+        names(&files, "./app/").unwrap(),
+        ["v1 ConfigMap a", "v1 ConfigMap b", "v1 ConfigMap c"]
+    );
+}
+
+#[test]
+fn a_directory_with_a_kustomization_is_one_entry() {
+    let files = [
+        ("a.yaml", A),
+        ("sub/kustomization.yaml", "namePrefix: x-\nresources: [b.yaml]\n"),
+        ("sub/b.yaml", B),
+        ("sub/values.yaml", "not: an object"),
+    ];
+    assert_eq!(names(&files, "").unwrap(), ["v1 ConfigMap a", "v1 ConfigMap x-b"]);
+}
+
+#[test]
+fn missing_and_empty_paths_are_told_apart() {
+    let files = [("a/readme.md", "x"), ("b/x.YAML", "")];
+    assert!(matches!(names(&files, "c"), Err(Error::PathNotFound { path }) if path == "c"));
+    assert!(matches!(names(&files, "a/readme.md"), Err(Error::PathNotFound { .. })));
+    assert!(matches!(names(&files, "a"), Err(Error::Empty { path }) if path == "a"));
+    assert!(matches!(names(&files, "../a"), Err(Error::Path(_))));
+    assert_eq!(names(&files, "b").unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn a_file_that_is_no_manifest_fails_the_build_by_name() {
+    let message = names(&[("app/values.yaml", "replicas: 2\n"), ("app/a.yaml", A)], "app")
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("app/values.yaml"), "{message}");
+}
+
+#[test]
+fn the_root_is_read_leniently_with_a_warning() {
+    let files = [
+        (
+            "kustomization.yaml",
+            "nmespace: x\nnamePrefix: 5\nresources: [a.yaml]\n",
+        ),
+        ("a.yaml", A),
+    ];
+    let built = build_with_warnings(&tree(&files), "", &BuildOptions::default()).unwrap();
+    assert_eq!(built.objects[0]["metadata"]["name"], json!("5a"));
+    assert_eq!(built.warnings.len(), 1);
+    assert!(built.warnings[0].contains("nmespace"));
+    assert!(build_kustomization(&tree(&files), "").is_err());
+    assert_eq!(names(&[("kustomization.yaml", "")], "").unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn layers_apply_namespace_labels_and_prefixes() {
+    let files = [
+        (
+            "base/kustomization.yaml",
+            "resources: [a.yaml, svc.yaml]\nlabels:\n- pairs: {app: x}\n  includeSelectors: true\n",
+        ),
+        ("base/a.yaml", A),
+        ("base/svc.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n"),
+        (
+            "prod/kustomization.yaml",
+            "resources: [../base]\nnamespace: prod\nnamePrefix: p-\n",
+        ),
+    ];
+    let built = build(&tree(&files), "prod", &BuildOptions::default()).unwrap();
+    assert_eq!(
+        built,
+        [
+            json!({"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"p-a","namespace":"prod","labels":{"app":"x"}}}),
+            json!({"apiVersion":"v1","kind":"Service","metadata":{"name":"p-s","namespace":"prod","labels":{"app":"x"}},"spec":{"selector":{"app":"x"}}}),
+        ]
+    );
+}
+
+#[test]
+fn cycles_escapes_and_remote_bases_are_refused() {
+    for resources in [
+        ".",
+        "..",
+        "../..",
+        "/etc/passwd",
+        "https://example.com/x.yaml",
+        "github.com/a/b",
+        "missing.yaml",
+    ] {
+        let text = format!("resources: [\"{resources}\"]\n");
+        let error = names(&[("x/y/kustomization.yaml", &text), ("x/y/a.yaml", A)], "x/y")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("x/y/kustomization.yaml") && error.contains(resources),
+            "{error}"
+        );
+    }
+}
