@@ -6,4 +6,4 @@ mod stagesets;
 
 pub use inventories::Inventories;
 pub use sources::Sources;
-pub use stagesets::{Change, StageSets, owner_of, reference};
+pub use stagesets::{Change, StageSets, owner_of, reference, trim};

@@ -223,3 +223,11 @@ fn dependents_fingerprint(set: &StageSet) -> u64 {
     }
     hasher.finish()
 }
+
+/// Drops what no step reads: thousands of StageSets are kept.
+pub fn trim(set: &mut StageSet) {
+    set.metadata.managed_fields = None;
+    if let Some(annotations) = &mut set.metadata.annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+}

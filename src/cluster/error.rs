@@ -36,6 +36,9 @@ pub enum Error {
         object: String,
         field: &'static str,
     },
+    /// Others kept writing the same object.
+    #[error("{what}: others keep writing it; trying again")]
+    Busy { what: String },
     /// A client could not be built from the configuration.
     #[error("cannot build a client: {0}")]
     Client(String),
@@ -106,7 +109,7 @@ impl Error {
     /// Trying the same request again soon may succeed without anybody changing anything.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Timeout { .. } | Self::Transport { .. } | Self::Decode { .. } => true,
+            Self::Timeout { .. } | Self::Transport { .. } | Self::Decode { .. } | Self::Busy { .. } => true,
             Self::Api { status, .. } => {
                 matches!(status.code, 408 | 429) || status.code >= 500 || self.is_conflict()
             }

@@ -41,6 +41,22 @@ impl Target {
         })
     }
 
+    /// The same for an object the server is to name: the prefix stands for the name.
+    ///
+    /// # Errors
+    /// [`Error::Incomplete`] when apiVersion, kind and both kinds of name are missing.
+    pub fn of_new(object: &Value) -> Result<Self, Error> {
+        let prefix = object.pointer("/metadata/generateName").and_then(Value::as_str);
+        match (object.pointer("/metadata/name"), prefix) {
+            (None, Some(prefix)) => Self::of(&serde_json::json!({
+                "apiVersion": object.get("apiVersion"),
+                "kind": object.get("kind"),
+                "metadata": {"name": prefix, "namespace": object.pointer("/metadata/namespace")},
+            })),
+            _ => Self::of(object),
+        }
+    }
+
     /// API group, empty for the core group.
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(g, _)| g)

@@ -117,12 +117,12 @@ impl Tenant {
         self.send(|| format!("patch {target}"), request).await
     }
 
-    /// Creates an object.
+    /// Creates an object, named or with a `generateName`.
     ///
     /// # Errors
     /// The failed request; `AlreadyExists` when the name is taken.
     pub async fn create(&self, object: &Value, manager: &str) -> Result<Value, Error> {
-        let target = Target::of(object)?;
+        let target = Target::of_new(object)?;
         let served = self.served(&target.api_version, &target.kind).await?;
         let path = format!("{}?fieldManager={manager}", served.path(&target, None));
         self.send_json(|| format!("create {target}"), http::Method::POST, path, object)

@@ -111,6 +111,13 @@ impl Hub {
         })
     }
 
+    /// Wakes StageSets for another reason than a watch.
+    pub fn wake_all(&self, owners: &[Owner]) {
+        for owner in owners {
+            let _ = self.wake.send(owner.clone());
+        }
+    }
+
     /// Number of watches running.
     pub fn len(&self) -> usize {
         self.lock().len()

@@ -7,6 +7,7 @@ pub mod conflict;
 pub mod drift;
 pub mod duration;
 pub mod inventory;
+pub mod next;
 pub mod order;
 pub mod readiness;
 pub mod spec;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use super::notify::Notifier;
+use super::outcome::Remedy;
 use crate::cache::{Inventories, Sources, StageSets};
 use crate::cluster::Cluster;
 use crate::cluster::watch::{Hub, Owner};
@@ -59,6 +60,12 @@ pub struct Memory {
     pub undecided: u32,
     /// When the last complete look at everything ended.
     pub looked_at: Option<Instant>,
+    /// When everything was last compared with what was sent.
+    pub full_at: Option<Instant>,
+    /// What can be done about the last failure of each stage.
+    pub remedies: HashMap<String, Remedy>,
+    /// Looks in a row that found something not ready.
+    pub polls: u32,
     /// When a status write last went out.
     pub wrote_at: Option<Instant>,
     /// When something awaited last changed.
@@ -83,6 +90,8 @@ pub struct Known {
     pub version: u64,
     /// Hash of what was sent, so that an object that did not change between revisions is not sent again.
     pub sent: u64,
+    /// The version that was last compared with what was sent, and found equal.
+    pub compared: u64,
     pub readiness: Readiness,
     /// When we last changed it.
     pub changed_at: Timestamp,

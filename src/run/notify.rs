@@ -68,7 +68,6 @@ impl Notice {
             "kind": "Event",
             "metadata": {
                 "generateName": format!("{}.", cut(self.name.clone(), 200)),
-                "name": "",
                 "namespace": self.namespace,
                 "annotations": self.annotations,
             },
@@ -138,7 +137,7 @@ async fn deliver(cluster: Arc<Cluster>, http: outbound::Client, address: String,
         let event = notice.to_event(&instance);
         let mut pause = Duration::from_millis(200);
         for attempt in 1..=TRIES {
-            match tenant.create_generated(&event, FIELD_MANAGER).await {
+            match tenant.create(&event, FIELD_MANAGER).await {
                 Ok(_) => break,
                 Err(e) if e.is_transient() && attempt < TRIES => {
                     tokio::time::sleep(pause).await;
@@ -166,7 +165,7 @@ async fn post(http: &outbound::Client, url: &url::Url, event: &Value) {
         overflow: outbound::Overflow::Truncate,
         total: Duration::from_secs(5),
     };
-    match http.send(request, limits).await {
+    match http.send(request, &limits).await {
         Ok(answer) if answer.status.is_success() => {}
         Ok(answer) => tracing::warn!(status = answer.status.as_u16(), "the events address refused an event"),
         Err(error) => tracing::warn!(%error, "an event could not be posted to the events address"),
