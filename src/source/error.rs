@@ -111,7 +111,7 @@ pub enum Error {
     #[error("{object} not found; create it or correct sourceRef")]
     Missing {
         /// What was looked for.
-        object: ObjectName,
+        object: Box<ObjectName>,
     },
     /// No artifact points back at the producer.
     #[error(
@@ -120,7 +120,7 @@ pub enum Error {
     )]
     NoArtifact {
         /// The producer.
-        producer: ObjectName,
+        producer: Box<ObjectName>,
         /// Its API group.
         group: String,
     },
@@ -131,7 +131,7 @@ pub enum Error {
     )]
     Ambiguous {
         /// The producer.
-        producer: ObjectName,
+        producer: Box<ObjectName>,
         /// Names of the artifacts, sorted.
         artifacts: Vec<String>,
     },
@@ -139,7 +139,7 @@ pub enum Error {
     #[error("{object} is not ready: {state}")]
     NotReady {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// Why.
         state: NotReady,
     },
@@ -149,7 +149,7 @@ pub enum Error {
     )]
     Forbidden {
         /// What was read.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// The server's words.
         message: String,
     },
@@ -157,7 +157,7 @@ pub enum Error {
     #[error("reading {object} failed: the API server does not serve {api_version} {}; install its CRD or correct sourceRef.apiVersion", object.kind)]
     NotServed {
         /// What was read.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// The group and version asked for.
         api_version: String,
     },
@@ -165,7 +165,7 @@ pub enum Error {
     #[error("reading {object} failed: {message}")]
     Read {
         /// What was read.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// The client's words.
         message: String,
     },
@@ -177,7 +177,7 @@ pub enum Error {
     )]
     CrossNamespace {
         /// The reference as the spec has it.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// Refused by the flag, before any read.
         forbidden: bool,
     },
@@ -185,7 +185,7 @@ pub enum Error {
     #[error("artifact of {object}: {error}")]
     Fetch {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// What the network side says.
         error: outbound::Error,
     },
@@ -193,7 +193,7 @@ pub enum Error {
     #[error("artifact of {object}: digest {digest:?} is unusable: {error}")]
     InvalidDigest {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// As the status has it.
         digest: String,
         /// What is wrong with it.
@@ -205,7 +205,7 @@ pub enum Error {
     )]
     DigestMismatch {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// From `status.artifact.digest`.
         expected: Digest,
         /// Of the bytes received.
@@ -215,7 +215,7 @@ pub enum Error {
     #[error("artifact of {object}: {fault}")]
     Archive {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// Why.
         fault: Fault,
     },
@@ -223,7 +223,7 @@ pub enum Error {
     #[error("artifact of {object}: unpacking was interrupted")]
     Interrupted {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
     },
     /// The stage's path cannot be built.
     #[error(transparent)]

@@ -425,12 +425,12 @@ fn every_failure_in_another_namespace_reads_the_same() {
     }
 }
 
-fn source_name() -> ObjectName {
-    ObjectName {
+fn source_name() -> Box<ObjectName> {
+    Box::new(ObjectName {
         kind: "GitRepository".to_owned(),
         namespace: "infra".to_owned(),
         name: "web".to_owned(),
-    }
+    })
 }
 
 #[test]
