@@ -115,7 +115,8 @@ pub enum Error {
     },
     /// No artifact points back at the producer.
     #[error(
-        "no ExternalArtifact in namespace {:?} points back at {producer} of group {group:?}; check that it exists and publishes an artifact there",
+        "no ExternalArtifact in namespace {:?} points back at {producer} of group {group:?}; \
+         check that it exists and publishes an artifact there",
         producer.namespace
     )]
     NoArtifact {
@@ -154,7 +155,11 @@ pub enum Error {
         message: String,
     },
     /// The kind is unknown to the API server.
-    #[error("reading {object} failed: the API server does not serve {api_version} {}; install its CRD or correct sourceRef.apiVersion", object.kind)]
+    #[error(
+        "reading {object} failed: the API server does not serve {api_version} {}; \
+         install its CRD or correct sourceRef.apiVersion",
+        object.kind
+    )]
     NotServed {
         /// What was read.
         object: Box<ObjectName>,
@@ -172,7 +177,8 @@ pub enum Error {
     /// Any failure on a reference into another namespace: one text, so that it tells nothing about that namespace
     /// (decisions 7).
     #[error(
-        "cross-namespace {} {:?} is not reachable; check its status in namespace {:?}, and whether the controller runs with --no-cross-namespace-refs",
+        "cross-namespace {} {:?} is not reachable; check its status in namespace {:?}, \
+         and whether the controller runs with --no-cross-namespace-refs",
         object.kind, object.name, object.namespace
     )]
     CrossNamespace {
@@ -201,7 +207,8 @@ pub enum Error {
     },
     /// The downloaded bytes are not what the source announced.
     #[error(
-        "artifact of {object}: the download has digest {actual}, its status says {expected}; check that the producer publishes it anew"
+        "artifact of {object}: the download has digest {actual}, its status says {expected}; \
+         check that the producer publishes it anew"
     )]
     DigestMismatch {
         /// The source.

@@ -80,8 +80,8 @@ async fn simultaneous_uses_share_one_download_and_one_tree() {
     }
 }
 
-#[tokio::test]
-async fn the_budget_holds_and_evicted_content_is_fetched_again() {
+/// Six artifacts of about 4 KB each, and a cache with room for three.
+async fn crowded() -> (Server, Vec<Artifact>, Cache, u64) {
     let contents: Vec<Vec<u8>> = (0..6)
         .map(|n| archive(&[("a.yaml", &noise(n, 4000))]))
         .collect();
@@ -92,17 +92,25 @@ async fn the_budget_holds_and_evicted_content_is_fetched_again() {
         .zip(contents.iter().map(Vec::as_slice))
         .collect();
     let server = Server::start(&site).await;
-    let artifacts: Vec<Artifact> = site
+    let artifacts = site
         .iter()
         .map(|(path, content)| artifact(&server.url(path), &digest_of(content)))
         .collect();
     let budget = 3 * (contents[0].len() as u64 + 1000);
-    let cache = cache(budget);
+    (server, artifacts, cache(budget), budget)
+}
+
+async fn use_settled(cache: &Cache, artifact: &Artifact) {
+    cache.tree(artifact).await.expect("a tree");
+    cache.store.run_pending_tasks().await;
+}
+
+#[tokio::test]
+async fn the_budget_holds_and_evicted_content_is_fetched_again() {
+    let (server, artifacts, cache, budget) = crowded().await;
     for artifact in &artifacts {
-        assert!(cache.tree(artifact).await.is_ok());
-        // The first stays the most recently used but one.
-        assert!(cache.tree(&artifacts[0]).await.is_ok());
-        cache.store.run_pending_tasks().await;
+        use_settled(&cache, artifact).await;
+        use_settled(&cache, &artifacts[0]).await;
         assert!(cache.weight() <= budget, "{}", cache.weight());
     }
     assert!(cache.weight() > 0);
@@ -112,8 +120,26 @@ async fn the_budget_holds_and_evicted_content_is_fetched_again() {
         "the one in constant use was never evicted"
     );
     assert_eq!(cache.counters().evictions(), 3);
-    assert!(cache.tree(&artifacts[1]).await.is_ok());
+    use_settled(&cache, &artifacts[1]).await;
     assert_eq!(server.requests(), 7);
+}
+
+#[tokio::test]
+async fn a_newcomer_displaces_what_was_used_often_but_long_ago() {
+    let (server, artifacts, cache, _) = crowded().await;
+    for _ in 0..20 {
+        for artifact in &artifacts[..3] {
+            use_settled(&cache, artifact).await;
+        }
+    }
+    for artifact in &artifacts[3..] {
+        use_settled(&cache, artifact).await;
+    }
+    assert_eq!(server.requests(), 6);
+    for artifact in &artifacts[3..] {
+        use_settled(&cache, artifact).await;
+    }
+    assert_eq!(server.requests(), 6);
 }
 
 #[tokio::test]
