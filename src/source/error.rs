@@ -111,16 +111,17 @@ pub enum Error {
     #[error("{object} not found; create it or correct sourceRef")]
     Missing {
         /// What was looked for.
-        object: ObjectName,
+        object: Box<ObjectName>,
     },
     /// No artifact points back at the producer.
     #[error(
-        "no ExternalArtifact in namespace {:?} points back at {producer} of group {group:?}; check that it exists and publishes an artifact there",
+        "no ExternalArtifact in namespace {:?} points back at {producer} of group {group:?}; \
+         check that it exists and publishes an artifact there",
         producer.namespace
     )]
     NoArtifact {
         /// The producer.
-        producer: ObjectName,
+        producer: Box<ObjectName>,
         /// Its API group.
         group: String,
     },
@@ -131,7 +132,7 @@ pub enum Error {
     )]
     Ambiguous {
         /// The producer.
-        producer: ObjectName,
+        producer: Box<ObjectName>,
         /// Names of the artifacts, sorted.
         artifacts: Vec<String>,
     },
@@ -139,7 +140,7 @@ pub enum Error {
     #[error("{object} is not ready: {state}")]
     NotReady {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// Why.
         state: NotReady,
     },
@@ -149,15 +150,19 @@ pub enum Error {
     )]
     Forbidden {
         /// What was read.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// The server's words.
         message: String,
     },
     /// The kind is unknown to the API server.
-    #[error("reading {object} failed: the API server does not serve {api_version} {}; install its CRD or correct sourceRef.apiVersion", object.kind)]
+    #[error(
+        "reading {object} failed: the API server does not serve {api_version} {}; \
+         install its CRD or correct sourceRef.apiVersion",
+        object.kind
+    )]
     NotServed {
         /// What was read.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// The group and version asked for.
         api_version: String,
     },
@@ -165,19 +170,20 @@ pub enum Error {
     #[error("reading {object} failed: {message}")]
     Read {
         /// What was read.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// The client's words.
         message: String,
     },
     /// Any failure on a reference into another namespace: one text, so that it tells nothing about that namespace
     /// (decisions 7).
     #[error(
-        "cross-namespace {} {:?} is not reachable; check its status in namespace {:?}, and whether the controller runs with --no-cross-namespace-refs",
+        "cross-namespace {} {:?} is not reachable; check its status in namespace {:?}, \
+         and whether the controller runs with --no-cross-namespace-refs",
         object.kind, object.name, object.namespace
     )]
     CrossNamespace {
         /// The reference as the spec has it.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// Refused by the flag, before any read.
         forbidden: bool,
     },
@@ -185,7 +191,7 @@ pub enum Error {
     #[error("artifact of {object}: {error}")]
     Fetch {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// What the network side says.
         error: outbound::Error,
     },
@@ -193,7 +199,7 @@ pub enum Error {
     #[error("artifact of {object}: digest {digest:?} is unusable: {error}")]
     InvalidDigest {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// As the status has it.
         digest: String,
         /// What is wrong with it.
@@ -201,11 +207,12 @@ pub enum Error {
     },
     /// The downloaded bytes are not what the source announced.
     #[error(
-        "artifact of {object}: the download has digest {actual}, its status says {expected}; check that the producer publishes it anew"
+        "artifact of {object}: the download has digest {actual}, its status says {expected}; \
+         check that the producer publishes it anew"
     )]
     DigestMismatch {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// From `status.artifact.digest`.
         expected: Digest,
         /// Of the bytes received.
@@ -215,7 +222,7 @@ pub enum Error {
     #[error("artifact of {object}: {fault}")]
     Archive {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
         /// Why.
         fault: Fault,
     },
@@ -223,7 +230,7 @@ pub enum Error {
     #[error("artifact of {object}: unpacking was interrupted")]
     Interrupted {
         /// The source.
-        object: ObjectName,
+        object: Box<ObjectName>,
     },
     /// The stage's path cannot be built.
     #[error(transparent)]

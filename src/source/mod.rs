@@ -11,6 +11,8 @@ mod error;
 pub mod fetch;
 pub mod path;
 pub mod resolve;
+#[cfg(test)]
+mod testing;
 mod tree;
 
 pub use archive::{Fault, Limits};

@@ -169,7 +169,7 @@ pub enum Lookup {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     lookup: Lookup,
-    object: ObjectName,
+    object: Box<ObjectName>,
     foreign: bool,
 }
 
@@ -203,12 +203,12 @@ impl Artifact {
 
     /// For messages.
     #[must_use]
-    pub fn object(&self) -> ObjectName {
-        ObjectName {
+    pub fn object(&self) -> Box<ObjectName> {
+        Box::new(ObjectName {
             kind: self.kind.clone(),
             namespace: self.namespace.clone(),
             name: self.name.clone(),
-        }
+        })
     }
 }
 
@@ -219,11 +219,11 @@ impl Artifact {
 /// read.
 pub fn plan(reference: &Reference, scope: Scope<'_>) -> Result<Target, Error> {
     let key = reference.key(scope.namespace);
-    let object = ObjectName {
+    let object = Box::new(ObjectName {
         kind: key.kind.clone(),
         namespace: key.namespace.clone(),
         name: key.name.clone(),
-    };
+    });
     let foreign = key.namespace != scope.namespace;
     let direct = reference.direct_api_version();
     if direct.is_none() && reference.api_version().is_none() {
@@ -354,6 +354,7 @@ impl Target {
             name: text(source, "/metadata/name").to_owned(),
         };
         if let Some(state) = not_ready(source) {
+            let object = Box::new(object);
             return Err(Error::NotReady { object, state });
         }
         Ok(Artifact {
@@ -382,11 +383,11 @@ impl Target {
                 },
                 // It is the artifact kind that is missing, not the producer's.
                 Lookup::ExternalArtifacts { namespace, .. } => Error::NotServed {
-                    object: ObjectName {
+                    object: Box::new(ObjectName {
                         kind: EXTERNAL_ARTIFACT.to_owned(),
                         namespace: namespace.clone(),
                         name: "*".to_owned(),
-                    },
+                    }),
                     api_version: SOURCE_API_VERSION.to_owned(),
                 },
             },

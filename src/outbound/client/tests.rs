@@ -94,6 +94,7 @@ fn site() -> Router {
         .route("/partial", get(|| async { (StatusCode::ACCEPTED, "x") }))
         .route("/broken", get(|| async { StatusCode::BAD_GATEWAY }))
         .route("/endless", get(|| async { endless() }))
+        .route("/announces", get(announces))
         .route("/no-location", get(|| async { StatusCode::FOUND }))
         .route("/loop", get(|| async { Redirect::temporary("/loop") }))
         .route(
@@ -130,6 +131,15 @@ fn site() -> Router {
                 Body::from_stream(futures::StreamExt::chain(first, stream::pending()))
             }),
         )
+}
+
+/// Promises a terabyte and sends nothing.
+async fn announces() -> impl IntoResponse {
+    let silence = stream::pending::<io::Result<Bytes>>();
+    (
+        [(CONTENT_LENGTH, "1099511627776")],
+        Body::from_stream(silence),
+    )
 }
 
 async fn echo(method: Method, headers: HeaderMap, body: Bytes) -> String {
@@ -312,12 +322,14 @@ async fn the_size_cap_holds_with_and_without_an_announced_length() {
     assert!(matches!(error, Error::TooLarge { limit: 4, .. }));
     assert!(error.is_terminal());
 
-    let begun = Instant::now();
-    let error = fetch(&client, &format!("http://{address}/endless"))
-        .await
-        .expect_err("too large");
-    assert!(matches!(error, Error::TooLarge { .. }));
-    assert!(begun.elapsed() < Duration::from_secs(1));
+    for path in ["endless", "announces"] {
+        let begun = Instant::now();
+        let error = fetch(&client, &format!("http://{address}/{path}"))
+            .await
+            .expect_err("too large");
+        assert!(matches!(error, Error::TooLarge { .. }), "{error:?}");
+        assert!(begun.elapsed() < Duration::from_secs(1));
+    }
 }
 
 #[tokio::test]
@@ -344,6 +356,31 @@ async fn silence_ends_at_the_read_timeout() {
         matches!(error, Error::Timeout { phase: Phase::Read, after, .. } if after == TIMEOUTS.read),
         "{error:?}"
     );
+}
+
+#[tokio::test]
+async fn a_handshake_that_never_answers_ends_at_the_connect_timeout() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let timeouts = Timeouts {
+        connect: Duration::from_millis(200),
+        read: Duration::from_secs(60),
+    };
+    let policy = Policy {
+        allow_loopback: true,
+        allowed_hosts: None,
+    };
+    let client = Client::with_resolver(policy, timeouts, Arc::new(Table::default()));
+    let error = fetch(&client.expect("a client"), &format!("https://{address}/"))
+        .await
+        .expect_err("a timeout");
+    assert!(
+        matches!(error, Error::Timeout { phase: Phase::Connect, after, .. } if after == timeouts.connect),
+        "{error:?}"
+    );
+    assert!(!error.is_terminal());
 }
 
 #[tokio::test]

@@ -475,13 +475,13 @@ fn every_cap_holds_and_is_inclusive() {
     );
 }
 
-/// Runs a hostile archive against the real caps and holds it to a second (more on a slow, shared machine only
-/// because tests are not optimised).
+/// Runs a hostile archive against the real caps. It takes well under a second; the bound leaves room for a loaded
+/// machine and an unoptimised build.
 fn quickly(archive: &[u8]) -> Fault {
     let begun = Instant::now();
     let fault = unpack(archive, &Limits::default()).expect_err("must be refused");
     assert!(
-        begun.elapsed() < Duration::from_secs(5),
+        begun.elapsed() < Duration::from_secs(3),
         "{:?}",
         begun.elapsed()
     );
@@ -599,7 +599,8 @@ proptest! {
         }
         if let Ok(tree) = unpack(&gzip(&bytes), &Limits::default()) {
             for (path, _) in &tree.files {
-                prop_assert_eq!(path::clean_entry(path).as_deref(), Ok(path.as_str()));
+                let clean = path::clean_entry(path);
+                prop_assert_eq!(clean.as_deref(), Ok(path.as_str()));
             }
         }
     }
