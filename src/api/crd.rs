@@ -79,11 +79,15 @@ fn for_each_root(crd: &mut CustomResourceDefinition, change: fn(&mut JSONSchemaP
     }
 }
 
-/// Takes out what the generator adds and the contract forbids: `nullable` and `default` anywhere. A
-/// default would be stored in users' objects, where it cannot be told from what they wrote.
+/// Takes out what the generator adds for optional fields and the contract forbids: `nullable`, a null
+/// among the values of an enum, and `default`. A default would be stored in users' objects, where it
+/// cannot be told from what they wrote.
 fn simplify(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     schema.default = None;
+    if let Some(values) = &mut schema.enum_ {
+        values.retain(|value| !value.0.is_null());
+    }
     schema.description = schema.description.as_deref().map(one_paragraph);
     for property in schema
         .properties
