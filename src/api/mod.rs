@@ -61,5 +61,7 @@ pub use version::{
     ApprovalMode, Migration, MigrationsSource, VersionFromArtifact, VersionFromObject, VersionSpec,
 };
 
+pub use wire_enum::WireEnum;
+
 #[cfg(test)]
 mod tests;

@@ -165,7 +165,7 @@ fn collect(kind: &str, path: &str, schema: &Value, rows: &mut Rows) {
         .flatten()
         .filter_map(Value::as_str)
         .collect();
-    let mut add = |path: String, schema: &Value, required: bool, rows: &mut Rows| {
+    let add = |path: String, schema: &Value, required: bool, rows: &mut Rows| {
         rows.insert((kind.to_owned(), path.clone()), row(schema, required));
         collect(kind, &path, schema, rows);
     };
