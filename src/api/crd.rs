@@ -13,15 +13,9 @@ use super::{StageInventory, StageLedger, StageSet};
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     #[error("cannot convert the definition of {name}: {source}")]
-    Convert {
-        name: String,
-        source: serde_json::Error,
-    },
+    Convert { name: String, source: serde_json::Error },
     #[error("cannot print the definition of {name} as YAML: {source}")]
-    Print {
-        name: String,
-        source: serde_yaml::Error,
-    },
+    Print { name: String, source: serde_yaml::Error },
 }
 
 /// The definitions of all our kinds, in the order they are to be applied.
@@ -69,11 +63,7 @@ fn render_one(crd: &CustomResourceDefinition) -> Result<(String, String), Render
 
 fn for_each_root(crd: &mut CustomResourceDefinition, change: fn(&mut JSONSchemaProps)) {
     for version in &mut crd.spec.versions {
-        if let Some(root) = version
-            .schema
-            .as_mut()
-            .and_then(|s| s.open_api_v3_schema.as_mut())
-        {
+        if let Some(root) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
             change(root);
         }
     }

@@ -86,10 +86,7 @@ impl Stage {
 
     /// What to do with an object no conflict rule matches (run 16.6).
     pub fn conflict_default(&self) -> ConflictAction {
-        let authored = self
-            .conflict_policy
-            .as_ref()
-            .and_then(|policy| policy.default.clone());
+        let authored = self.conflict_policy.as_ref().and_then(|policy| policy.default.clone());
         authored.unwrap_or(if self.force {
             ConflictAction::Recreate
         } else {

@@ -6,6 +6,7 @@
 
 mod access;
 mod actions;
+mod change;
 mod jsonpath;
 mod metrics;
 mod migrations;
@@ -23,9 +24,12 @@ mod tests;
 
 use std::fmt;
 
+use serde_json::Value;
+
 use crate::api::names::MAX_NAME_LENGTH;
 use crate::api::{Reason, StageSet};
 
+pub use change::needs_check;
 pub use metrics::{Decimal, decimal};
 pub use supported::{Feature, Supported, unsupported};
 
@@ -49,6 +53,21 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.message)
     }
+}
+
+/// Reads an object, so that what does not even have the shape of a StageSet is a violation of that
+/// object alone.
+///
+/// # Errors
+/// The first field that is missing or has the wrong type.
+pub fn read(object: Value) -> Result<StageSet, Violation> {
+    serde_path_to_error::deserialize(object).map_err(|error| Violation {
+        path: Some(error.path().to_string())
+            .filter(|path| path != ".")
+            .unwrap_or_else(|| "StageSet".to_owned()),
+        reason: Reason::InvalidSpec,
+        message: error.inner().to_string(),
+    })
 }
 
 /// Every violation of the rules, in the order of the fields.

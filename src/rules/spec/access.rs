@@ -31,11 +31,7 @@ pub(super) fn service_account(report: &mut Report, path: &str, name: Option<&Str
 
 fn depends_on(report: &mut Report, set: &StageSet, path: &str, dependency: &Dependency) {
     let name_path = format!("{path}.name");
-    if report.non_empty(
-        &name_path,
-        &dependency.name,
-        &format!("the dependency {path}"),
-    ) {
+    if report.non_empty(&name_path, &dependency.name, &format!("the dependency {path}")) {
         report.syntax(&name_path, &dependency.name, names::dns_subdomain);
     }
     report.optional_syntax(
@@ -44,14 +40,13 @@ fn depends_on(report: &mut Report, set: &StageSet, path: &str, dependency: &Depe
         names::dns_label,
     );
     let own_namespace = set.metadata.namespace.as_deref();
-    let same_namespace =
-        non_empty(&dependency.namespace).is_none_or(|namespace| Some(namespace) == own_namespace);
-    if same_namespace
-        && !dependency.name.is_empty()
-        && set.metadata.name.as_ref() == Some(&dependency.name)
-    {
+    let same_namespace = non_empty(&dependency.namespace).is_none_or(|namespace| Some(namespace) == own_namespace);
+    if same_namespace && !dependency.name.is_empty() && set.metadata.name.as_ref() == Some(&dependency.name) {
         let name = &dependency.name;
-        report.invalid(path, format!("\"{name}\" is this StageSet itself, which would wait for itself for ever; remove it"));
+        report.invalid(
+            path,
+            format!("\"{name}\" is this StageSet itself, which would wait for itself for ever; remove it"),
+        );
     }
     if let Some(minimum) = non_empty(&dependency.min_version)
         && let Err(cause) = version::check_version(minimum)
@@ -69,10 +64,7 @@ fn depends_on(report: &mut Report, set: &StageSet, path: &str, dependency: &Depe
 fn kube_config(report: &mut Report, config: &KubeConfig) {
     const BOTH: &str = "spec.kubeConfig.secretRef and spec.kubeConfig.configMapRef";
     match (&config.secret_ref, &config.config_map_ref) {
-        (Some(_), Some(_)) => report.invalid(
-            "spec.kubeConfig",
-            format!("{BOTH} exclude each other; set one of them"),
-        ),
+        (Some(_), Some(_)) => report.invalid("spec.kubeConfig", format!("{BOTH} exclude each other; set one of them")),
         (None, None) => report.invalid(
             "spec.kubeConfig",
             format!("set one of {BOTH}; without spec.kubeConfig the local cluster is the target"),
@@ -102,11 +94,7 @@ pub(super) fn local(report: &mut Report, path: &str, reference: &LocalRef) {
 /// A reference to a Secret whose key may be left out.
 pub(super) fn secret_key(report: &mut Report, path: &str, reference: &SecretKeyRef) {
     object_name(report, path, &reference.name);
-    report.optional_syntax(
-        &format!("{path}.key"),
-        reference.key.as_ref(),
-        names::data_key,
-    );
+    report.optional_syntax(&format!("{path}.key"), reference.key.as_ref(), names::data_key);
 }
 
 fn object_name(report: &mut Report, path: &str, name: &str) {

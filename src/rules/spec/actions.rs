@@ -31,13 +31,7 @@ enum Scopes {
     Refused(&'static str),
 }
 
-pub(super) fn stage(
-    report: &mut Report,
-    spec: &StageSetSpec,
-    path: &str,
-    stage: &str,
-    actions: &StageActions,
-) {
+pub(super) fn stage(report: &mut Report, spec: &StageSetSpec, path: &str, stage: &str, actions: &StageActions) {
     let versioned = spec.version.is_some();
     let list = |hook: &str, actions, scopes| List {
         path: format!("{path}.{hook}"),
@@ -87,10 +81,7 @@ pub(super) fn migration(report: &mut Report, path: &str, migration: &Migration) 
             let count = actions.len();
             report.invalid(
                 list.path.clone(),
-                format!(
-                    "{}: {count} actions, at most {MAX_MIGRATION_ACTIONS}",
-                    list.title
-                ),
+                format!("{}: {count} actions, at most {MAX_MIGRATION_ACTIONS}", list.title),
             );
         }
         check(report, &list, &mut HashMap::new());
@@ -117,13 +108,7 @@ fn check<'a>(report: &mut Report, list: &List<'a>, seen: &mut HashMap<&'a str, S
     }
 }
 
-fn name<'a>(
-    report: &mut Report,
-    list: &List<'a>,
-    path: &str,
-    action: &'a Action,
-    seen: &mut HashMap<&'a str, String>,
-) {
+fn name<'a>(report: &mut Report, list: &List<'a>, path: &str, action: &'a Action, seen: &mut HashMap<&'a str, String>) {
     let path = format!("{path}.name");
     if !report.non_empty(&path, &action.name, &format!("every {} action", list.title)) {
         return;
@@ -143,10 +128,7 @@ fn scope(report: &mut Report, list: &List<'_>, path: &str, owner: &str, action: 
     match &list.scopes {
         Scopes::Refused(why) => {
             if let Some(scope) = &action.scope {
-                report.invalid(
-                    scope_path,
-                    format!("{owner}: scope {scope} is not allowed here: {why}"),
-                );
+                report.invalid(scope_path, format!("{owner}: scope {scope} is not allowed here: {why}"));
             }
             if action.completion_anchor.is_some() {
                 report.invalid(
@@ -194,11 +176,7 @@ fn anchor(report: &mut Report, path: &str, owner: &str, action: &Action) {
         );
         return;
     }
-    report.syntax(
-        &format!("{path}.apiVersion"),
-        &anchor.api_version,
-        names::api_version,
-    );
+    report.syntax(&format!("{path}.apiVersion"), &anchor.api_version, names::api_version);
     report.syntax(&format!("{path}.kind"), &anchor.kind, names::kind);
     report.syntax(&format!("{path}.name"), &anchor.name, names::path_segment);
 }

@@ -51,9 +51,7 @@ fn expression_length(text: &str) -> Result<usize, JsonPathError> {
             (Some(_), _) => {}
             (None, '"' | '\'') => quote = Some(c),
             (None, '[' | '(') => brackets += 1,
-            (None, ']' | ')') => {
-                brackets = brackets.checked_sub(1).ok_or(JsonPathError::StrayBracket)?
-            }
+            (None, ']' | ')') => brackets = brackets.checked_sub(1).ok_or(JsonPathError::StrayBracket)?,
             (None, '}') if brackets == 0 => return Ok(index),
             (None, '}') => return Err(JsonPathError::UnclosedBracket),
             (None, _) => {}

@@ -36,11 +36,7 @@ pub(super) fn number(report: &mut Report, path: &str, text: &str) -> Option<Deci
 
 pub(super) fn error_budget(report: &mut Report, path: &str, budget: &ErrorBudget) {
     source(report, &format!("{path}.source"), &budget.source);
-    let freeze = number(
-        report,
-        &format!("{path}.freezeThreshold"),
-        &budget.freeze_threshold,
-    );
+    let freeze = number(report, &format!("{path}.freezeThreshold"), &budget.freeze_threshold);
     if let Some(text) = non_empty(&budget.resume_threshold) {
         let resume_path = format!("{path}.resumeThreshold");
         let resume = number(report, &resume_path, text);
@@ -48,13 +44,13 @@ pub(super) fn error_budget(report: &mut Report, path: &str, budget: &ErrorBudget
             && resume < freeze
         {
             let frozen = &budget.freeze_threshold;
-            report.invalid(resume_path, format!("resumeThreshold {text} is below freezeThreshold {frozen}; it must be at least that"));
+            report.invalid(
+                resume_path,
+                format!("resumeThreshold {text} is below freezeThreshold {frozen}; it must be at least that"),
+            );
         }
     }
-    report.known(
-        &format!("{path}.onSourceError"),
-        budget.on_source_error.as_ref(),
-    );
+    report.known(&format!("{path}.onSourceError"), budget.on_source_error.as_ref());
     report.duration(&format!("{path}.interval"), budget.interval.as_ref());
 }
 
@@ -76,11 +72,7 @@ pub(super) fn source(report: &mut Report, path: &str, source: &MetricSource) {
 
 fn prometheus_source(report: &mut Report, path: &str, source: &PrometheusSource) {
     http_url(report, &format!("{path}.address"), &source.address);
-    report.non_empty(
-        &format!("{path}.query"),
-        &source.query,
-        "a Prometheus source",
-    );
+    report.non_empty(&format!("{path}.query"), &source.query, "a Prometheus source");
     if let Some(reference) = &source.secret_ref {
         access::local(report, &format!("{path}.secretRef"), reference);
     }
@@ -92,10 +84,7 @@ fn webhook_source(report: &mut Report, path: &str, source: &WebhookSource) {
     if report.non_empty(&json_path, &source.json_path, "a webhook source")
         && let Err(cause) = jsonpath::check(&source.json_path)
     {
-        report.invalid(
-            json_path,
-            format!("\"{}\" is no JSONPath: {cause}", source.json_path),
-        );
+        report.invalid(json_path, format!("\"{}\" is no JSONPath: {cause}", source.json_path));
     }
     if let Some(reference) = &source.secret_ref {
         access::local(report, &format!("{path}.secretRef"), reference);
@@ -104,11 +93,7 @@ fn webhook_source(report: &mut Report, path: &str, source: &WebhookSource) {
 
 /// An address must be http or https with a host. The message shows no address that may hold a password.
 pub(super) fn http_url(report: &mut Report, path: &str, text: &str) {
-    let shown = if text.contains('@') {
-        "the address"
-    } else {
-        text
-    };
+    let shown = if text.contains('@') { "the address" } else { text };
     match Url::parse(text) {
         Err(cause) => report.invalid(
             path,
@@ -117,10 +102,7 @@ pub(super) fn http_url(report: &mut Report, path: &str, text: &str) {
         Ok(url) if !matches!(url.scheme(), "http" | "https") => {
             report.invalid(
                 path,
-                format!(
-                    "scheme \"{}\" is not supported; use http or https",
-                    url.scheme()
-                ),
+                format!("scheme \"{}\" is not supported; use http or https", url.scheme()),
             );
         }
         Ok(_) => {}
@@ -134,17 +116,11 @@ pub(super) fn threshold(report: &mut Report, path: &str, threshold: &Threshold) 
     };
     let (min, max) = (bound("min", &threshold.min), bound("max", &threshold.max));
     if non_empty(&threshold.min).is_none() && non_empty(&threshold.max).is_none() {
-        report.invalid(
-            path,
-            "set min, max or both; without a bound the check always holds",
-        );
+        report.invalid(path, "set min, max or both; without a bound the check always holds");
     }
     if let (Some(min), Some(max)) = (min, max)
         && min > max
     {
-        report.invalid(
-            path,
-            format!("min {min} is above max {max}; no value can hold"),
-        );
+        report.invalid(path, format!("min {min} is above max {max}; no value can hold"));
     }
 }

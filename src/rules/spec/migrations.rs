@@ -27,10 +27,7 @@ pub(super) fn check(report: &mut Report, set: &StageSet) {
     if spec.version.is_none() {
         let used = [
             ("spec.migrations", !spec.migrations.is_empty()),
-            (
-                "spec.migrationsSourceRef",
-                spec.migrations_source_ref.is_some(),
-            ),
+            ("spec.migrationsSourceRef", spec.migrations_source_ref.is_some()),
         ];
         for (path, _) in used.into_iter().filter(|(_, used)| *used) {
             report.invalid(
@@ -104,10 +101,7 @@ fn known_stage(report: &mut Report, spec: &StageSetSpec, path: &str, name: &str)
             .map(|stage| stage.name.as_str())
             .collect::<Vec<_>>()
             .join(", ");
-        report.invalid_version(
-            path,
-            format!("there is no stage \"{name}\"; the stages are: {stages}"),
-        );
+        report.invalid_version(path, format!("there is no stage \"{name}\"; the stages are: {stages}"));
     }
 }
 
@@ -129,8 +123,7 @@ fn anchors(report: &mut Report, spec: &StageSetSpec) {
     let mut keys: HashMap<&str, (String, bool)> = HashMap::new();
     for (index, stage) in spec.stages.iter().enumerate() {
         let path = format!("spec.stages[{index}]");
-        let anchor =
-            non_empty(&stage.migration_anchor).map(|anchor| (anchor, "migrationAnchor", true));
+        let anchor = non_empty(&stage.migration_anchor).map(|anchor| (anchor, "migrationAnchor", true));
         let both = std::iter::once((stage.name.as_str(), "name", false)).chain(anchor);
         for (key, field, is_anchor) in both {
             match keys.get(key) {
@@ -154,14 +147,14 @@ fn anchors(report: &mut Report, spec: &StageSetSpec) {
 fn sourced(report: &mut Report, set: &StageSet, source: &MigrationsSource) {
     let path = "spec.migrationsSourceRef.sourceRef";
     verbs::source_ref(report, path, "spec.migrationsSourceRef", &source.source_ref);
-    if let (Some(own), Some(other)) = (
-        &set.metadata.namespace,
-        non_empty(&source.source_ref.namespace),
-    ) && own != other
+    if let (Some(own), Some(other)) = (&set.metadata.namespace, non_empty(&source.source_ref.namespace))
+        && own != other
     {
         report.invalid(
             format!("{path}.namespace"),
-            format!("spec.migrationsSourceRef reads from its own namespace only: \"{other}\" is not \"{own}\"; leave it out"),
+            format!(
+                "spec.migrationsSourceRef reads from its own namespace only: \"{other}\" is not \"{own}\"; leave it out"
+            ),
         );
     }
 }
@@ -177,9 +170,7 @@ fn ladder(report: &mut Report, spec: &StageSetSpec) {
     let anchors: HashSet<&str> = spec
         .stages
         .iter()
-        .flat_map(|stage| {
-            std::iter::once(stage.name.as_str()).chain(non_empty(&stage.migration_anchor))
-        })
+        .flat_map(|stage| std::iter::once(stage.name.as_str()).chain(non_empty(&stage.migration_anchor)))
         .collect();
     let mut seen = HashSet::new();
     for (index, migration) in spec.migrations.iter().enumerate() {
@@ -188,9 +179,7 @@ fn ladder(report: &mut Report, spec: &StageSetSpec) {
             let name = &migration.name;
             report.invalid(
                 format!("{path}.name"),
-                format!(
-                    "the migration name \"{name}\" is used twice; names are unique in a ladder"
-                ),
+                format!("the migration name \"{name}\" is used twice; names are unique in a ladder"),
             );
         }
         one(report, &path, migration);
@@ -209,11 +198,7 @@ fn ladder(report: &mut Report, spec: &StageSetSpec) {
 
 fn one(report: &mut Report, path: &str, migration: &Migration) {
     let name_path = format!("{path}.name");
-    if report.non_empty(
-        &name_path,
-        &migration.name,
-        &format!("the migration {path}"),
-    ) {
+    if report.non_empty(&name_path, &migration.name, &format!("the migration {path}")) {
         report.syntax(&name_path, &migration.name, names::ledger_key);
     }
     let owner = format!("migration \"{}\"", migration.name);
@@ -221,10 +206,7 @@ fn one(report: &mut Report, path: &str, migration: &Migration) {
     if report.non_empty(&to_path, &migration.to, &owner)
         && let Err(cause) = version::check_version(&migration.to)
     {
-        report.invalid_version(
-            to_path,
-            format!("{owner}: \"{}\" is no version: {cause}", migration.to),
-        );
+        report.invalid_version(to_path, format!("{owner}: \"{}\" is no version: {cause}", migration.to));
     }
     let Some(from) = non_empty(&migration.from) else {
         return;

@@ -16,13 +16,9 @@ pub(super) enum NameError {
         "is no name: use at most 63 lower-case letters, digits and hyphens, beginning and ending with a letter or digit"
     )]
     Label,
-    #[error(
-        "cannot be part of an object's address: it must not be empty, . or .., nor hold / or %"
-    )]
+    #[error("cannot be part of an object's address: it must not be empty, . or .., nor hold / or %")]
     PathSegment,
-    #[error(
-        "is no label key: write name or prefix/name, the name of at most 63 letters, digits, -, _ and ."
-    )]
+    #[error("is no label key: write name or prefix/name, the name of at most 63 letters, digits, -, _ and .")]
     LabelKey,
     #[error(
         "is no label value: use at most 63 letters, digits, -, _ and ., beginning and ending with a letter or digit"
@@ -30,9 +26,7 @@ pub(super) enum NameError {
     LabelValue,
     #[error("is no API version: write version or group/version, for example v1 or apps/v1")]
     ApiVersion,
-    #[error(
-        "is no kind: use letters, digits and hyphens, beginning with a letter, for example Deployment"
-    )]
+    #[error("is no kind: use letters, digits and hyphens, beginning with a letter, for example Deployment")]
     Kind,
     #[error("is no key of a Secret or ConfigMap: use at most 253 letters, digits, -, _ and .")]
     DataKey,
@@ -55,10 +49,7 @@ fn is_dns_label(text: &str) -> bool {
 
 /// A namespace, or the name of a stage.
 pub(super) fn dns_label(text: &str) -> Result<(), NameError> {
-    require(
-        text.len() <= MAX_LABEL && is_dns_label(text),
-        NameError::Label,
-    )
+    require(text.len() <= MAX_LABEL && is_dns_label(text), NameError::Label)
 }
 
 /// The name of most objects.
@@ -91,8 +82,7 @@ pub(super) fn label_key(text: &str) -> Result<(), NameError> {
 pub(super) fn label_value(text: &str) -> Result<(), NameError> {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let edge = |c: char| c.is_ascii_alphanumeric();
-    let holds = text.is_empty()
-        || (text.chars().all(inner) && text.starts_with(edge) && text.ends_with(edge));
+    let holds = text.is_empty() || (text.chars().all(inner) && text.starts_with(edge) && text.ends_with(edge));
     require(text.len() <= MAX_LABEL && holds, NameError::LabelValue)
 }
 
@@ -117,28 +107,22 @@ pub(super) fn kind(text: &str) -> Result<(), NameError> {
 /// A key of a Secret or ConfigMap.
 pub(super) fn data_key(text: &str) -> Result<(), NameError> {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let holds = !text.is_empty()
-        && text.len() <= MAX_SUBDOMAIN
-        && text.chars().all(inner)
-        && !matches!(text, "." | "..");
+    let holds =
+        !text.is_empty() && text.len() <= MAX_SUBDOMAIN && text.chars().all(inner) && !matches!(text, "." | "..");
     require(holds, NameError::DataKey)
 }
 
 /// A variable of `postBuild`.
 pub(super) fn variable(text: &str) -> Result<(), NameError> {
     let inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let holds =
-        text.chars().all(inner) && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let holds = text.chars().all(inner) && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     require(holds, NameError::Variable)
 }
 
 /// The name of an HTTP header that is a key of a Secret too.
 pub(super) fn header(text: &str) -> Result<(), NameError> {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    require(
-        !text.is_empty() && text.chars().all(inner),
-        NameError::Header,
-    )
+    require(!text.is_empty() && text.chars().all(inner), NameError::Header)
 }
 
 /// A name that becomes part of a ledger entry.

@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::api::{
-    Analysis, EventGate, FastTrack, GateFailurePolicy, LabelSelector, Promotion, RestartGate,
-};
+use crate::api::{Analysis, EventGate, FastTrack, GateFailurePolicy, LabelSelector, Promotion, RestartGate};
 use crate::rules::duration;
 
 use super::report::Report;
@@ -42,25 +40,11 @@ fn analyse(report: &mut Report, path: &str, stage: &str, analysis: &Analysis) {
     }
     report.duration(&format!("{path}.interval"), analysis.interval.as_ref());
     report.known(&format!("{path}.onFailure"), analysis.on_failure.as_ref());
-    report.known(
-        &format!("{path}.onSourceError"),
-        analysis.on_source_error.as_ref(),
-    );
-    count(
-        report,
-        &format!("{path}.failureLimit"),
-        stage,
-        analysis.failure_limit,
-    );
+    report.known(&format!("{path}.onSourceError"), analysis.on_source_error.as_ref());
+    count(report, &format!("{path}.failureLimit"), stage, analysis.failure_limit);
 }
 
-fn fast(
-    report: &mut Report,
-    path: &str,
-    stage: &str,
-    promotion: &Promotion,
-    fast_track: &FastTrack,
-) {
+fn fast(report: &mut Report, path: &str, stage: &str, promotion: &Promotion, fast_track: &FastTrack) {
     // A malformed soak is reported as that.
     let soaks = promotion
         .soak
@@ -91,13 +75,7 @@ fn restarts(report: &mut Report, path: &str, stage: &str, gate: &RestartGate) {
         on_failure: check.on_failure.as_ref(),
         selector: &check.selector,
     });
-    pods(
-        report,
-        path,
-        stage,
-        gate.on_failure.as_ref(),
-        checks.collect(),
-    );
+    pods(report, path, stage, gate.on_failure.as_ref(), checks.collect());
     for (index, check) in gate.checks.iter().enumerate() {
         count(
             report,
@@ -114,13 +92,7 @@ fn events(report: &mut Report, path: &str, stage: &str, gate: &EventGate) {
         on_failure: check.on_failure.as_ref(),
         selector: &check.selector,
     });
-    pods(
-        report,
-        path,
-        stage,
-        gate.on_failure.as_ref(),
-        checks.collect(),
-    );
+    pods(report, path, stage, gate.on_failure.as_ref(), checks.collect());
     for (index, check) in gate.checks.iter().enumerate() {
         let path = format!("{path}.checks[{index}]");
         if check.reasons.is_empty() {
@@ -130,12 +102,7 @@ fn events(report: &mut Report, path: &str, stage: &str, gate: &EventGate) {
                 format!("stage \"{stage}\", check \"{name}\": name at least one event reason, for example BackOff"),
             );
         }
-        count(
-            report,
-            &format!("{path}.maxEvents"),
-            stage,
-            check.max_events,
-        );
+        count(report, &format!("{path}.maxEvents"), stage, check.max_events);
     }
 }
 
@@ -163,18 +130,13 @@ fn pods(
     }
 }
 
-fn check_name<'a>(
-    report: &mut Report,
-    path: &str,
-    stage: &str,
-    name: &'a str,
-    seen: &mut HashSet<&'a str>,
-) {
+fn check_name<'a>(report: &mut Report, path: &str, stage: &str, name: &'a str, seen: &mut HashSet<&'a str>) {
     let path = format!("{path}.name");
-    if report.non_empty(&path, name, &format!("stage \"{stage}\": every check"))
-        && !seen.insert(name)
-    {
-        report.invalid(path, format!("stage \"{stage}\": the check name \"{name}\" is used twice; names are unique in a gate"));
+    if report.non_empty(&path, name, &format!("stage \"{stage}\": every check")) && !seen.insert(name) {
+        report.invalid(
+            path,
+            format!("stage \"{stage}\": the check name \"{name}\" is used twice; names are unique in a gate"),
+        );
     }
 }
 

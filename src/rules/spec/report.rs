@@ -24,11 +24,7 @@ impl Report {
     }
 
     fn add(&mut self, path: String, reason: Reason, message: String) {
-        self.violations.push(Violation {
-            path,
-            reason,
-            message,
-        });
+        self.violations.push(Violation { path, reason, message });
     }
 
     /// A duration must follow the syntax. Zero and negative ones do: most fields take them as unset.
@@ -42,10 +38,7 @@ impl Report {
     pub(super) fn known<E: WireEnum>(&mut self, path: &str, value: Option<&E>) {
         if let Some(value) = value.filter(|value| !value.is_known()) {
             let allowed = E::ALLOWED.join(", ");
-            self.invalid(
-                path,
-                format!("unknown value \"{}\"; allowed: {allowed}", value.text()),
-            );
+            self.invalid(path, format!("unknown value \"{}\"; allowed: {allowed}", value.text()));
         }
     }
 
@@ -59,12 +52,7 @@ impl Report {
     }
 
     /// A text must pass a syntax check of [`names`].
-    pub(super) fn syntax(
-        &mut self,
-        path: &str,
-        value: &str,
-        check: fn(&str) -> Result<(), names::NameError>,
-    ) {
+    pub(super) fn syntax(&mut self, path: &str, value: &str, check: fn(&str) -> Result<(), names::NameError>) {
         if let Err(error) = check(value) {
             self.invalid(path, format!("\"{value}\" {error}"));
         }

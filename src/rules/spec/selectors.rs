@@ -31,7 +31,10 @@ fn value(text: &str) -> Result<(), SelectorError> {
 /// A structured selector that must select by something: an empty one would select everything.
 pub(super) fn structured(report: &mut Report, path: &str, owner: &str, selector: &LabelSelector) {
     if selector.is_empty() {
-        report.invalid(path, format!("{owner}: an empty selector would select everything; set matchLabels or matchExpressions"));
+        report.invalid(
+            path,
+            format!("{owner}: an empty selector would select everything; set matchLabels or matchExpressions"),
+        );
     }
     for (name, content) in &selector.match_labels {
         if let Err(cause) = key(name).and_then(|()| value(content)) {
@@ -42,22 +45,13 @@ pub(super) fn structured(report: &mut Report, path: &str, owner: &str, selector:
         let (name, operator) = (requirement.key.clone(), requirement.operator.clone());
         let shape = match (operator.as_str(), requirement.values.is_empty()) {
             ("In" | "NotIn", false) => requirement.values.iter().try_for_each(|text| value(text)),
-            ("In" | "NotIn", true) => Err(SelectorError::MissingValues {
-                operator,
-                key: name,
-            }),
+            ("In" | "NotIn", true) => Err(SelectorError::MissingValues { operator, key: name }),
             ("Exists" | "DoesNotExist", true) => Ok(()),
-            ("Exists" | "DoesNotExist", false) => Err(SelectorError::ExcessValues {
-                operator,
-                key: name,
-            }),
+            ("Exists" | "DoesNotExist", false) => Err(SelectorError::ExcessValues { operator, key: name }),
             _ => Err(SelectorError::Operator(operator)),
         };
         if let Err(cause) = key(&requirement.key).and(shape) {
-            report.invalid(
-                format!("{path}.matchExpressions[{index}]"),
-                format!("{owner}: {cause}"),
-            );
+            report.invalid(format!("{path}.matchExpressions[{index}]"), format!("{owner}: {cause}"));
         }
     }
 }
@@ -90,11 +84,7 @@ fn requirements(text: &str) -> Vec<&str> {
 fn one(text: &str, values: bool) -> Result<(), SelectorError> {
     let refused = || SelectorError::Requirement(text.to_owned());
     let checked = |content: &str| {
-        if values {
-            value(content.trim())
-        } else {
-            Ok(())
-        }
+        if values { value(content.trim()) } else { Ok(()) }
     };
     if let Some(name) = text.strip_prefix('!') {
         return key(name.trim());

@@ -7,8 +7,8 @@ use regex::Regex;
 
 use crate::api::common::non_empty;
 use crate::api::{
-    ConflictAction, ConflictPolicy, ConflictRule, IgnoreRule, Patch, PostBuild, ReadyChecks,
-    Selector, Stage, StageSetSpec,
+    ConflictAction, ConflictPolicy, ConflictRule, IgnoreRule, Patch, PostBuild, ReadyChecks, Selector, Stage,
+    StageSetSpec,
 };
 
 use super::report::Report;
@@ -46,11 +46,7 @@ fn one(report: &mut Report, spec: &StageSetSpec, path: &str, stage: &Stage) {
         &format!("stage \"{}\"", stage.name),
         &stage.source_ref,
     );
-    access::service_account(
-        report,
-        &at("serviceAccountName"),
-        stage.service_account_name.as_ref(),
-    );
+    access::service_account(report, &at("serviceAccountName"), stage.service_account_name.as_ref());
     report.duration(&at("timeout"), stage.timeout.as_ref());
     report.known(&at("onTimeout"), stage.on_timeout.as_ref());
     if let Some(policy) = &stage.conflict_policy {
@@ -80,8 +76,7 @@ fn conflicts(report: &mut Report, path: &str, stage: &str, policy: &ConflictPoli
     for (index, rule) in policy.rules.iter().enumerate() {
         let path = format!("{path}.rules[{index}]");
         report.known(&format!("{path}.action"), Some(&rule.action));
-        if rule.action == ConflictAction::Recreate && !rule.allow_data_loss && is_for_storage(rule)
-        {
+        if rule.action == ConflictAction::Recreate && !rule.allow_data_loss && is_for_storage(rule) {
             let kind = rule.target.kind.as_deref().unwrap_or_default();
             report.invalid(
                 path,
@@ -171,13 +166,14 @@ pub(super) fn ignore_rules(report: &mut Report, path: &str, rules: &[IgnoreRule]
         for (index, pointer) in rule.paths.iter().enumerate() {
             let path = format!("{path}.paths[{index}]");
             if !is_pointer(pointer) {
-                report.invalid(path, format!("\"{pointer}\" is no JSON pointer (RFC 6901); write for example /spec/replicas"));
+                report.invalid(
+                    path,
+                    format!("\"{pointer}\" is no JSON pointer (RFC 6901); write for example /spec/replicas"),
+                );
             } else if IDENTITY.contains(&pointer.as_str()) {
                 report.invalid(
                     path,
-                    format!(
-                        "\"{pointer}\" is part of what the object is known by and cannot be ignored"
-                    ),
+                    format!("\"{pointer}\" is part of what the object is known by and cannot be ignored"),
                 );
             }
         }
@@ -189,10 +185,7 @@ pub(super) fn ignore_rules(report: &mut Report, path: &str, rules: &[IgnoreRule]
 
 /// A pointer to a field: not to the whole object, and every `~` an escape.
 fn is_pointer(text: &str) -> bool {
-    let escapes = text
-        .split('~')
-        .skip(1)
-        .all(|rest| rest.starts_with(['0', '1']));
+    let escapes = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
     text.starts_with('/') && text.len() > 1 && escapes
 }
 
@@ -201,27 +194,23 @@ fn ready(report: &mut Report, path: &str, stage: &str, checks: &ReadyChecks) {
     for (index, reference) in checks.checks.iter().enumerate() {
         let path = format!("{path}.checks[{index}]");
         if reference.kind.is_empty() || reference.name.is_empty() {
-            report.invalid(
-                path,
-                format!("stage \"{stage}\": check {index} needs kind and name"),
-            );
+            report.invalid(path, format!("stage \"{stage}\": check {index} needs kind and name"));
         } else {
             verbs::object_ref(report, &path, &format!("stage \"{stage}\""), reference);
         }
     }
     for (index, expr) in checks.exprs.iter().enumerate() {
         let path = format!("{path}.exprs[{index}]");
-        report.syntax(
-            &format!("{path}.apiVersion"),
-            &expr.api_version,
-            names::api_version,
-        );
+        report.syntax(&format!("{path}.apiVersion"), &expr.api_version, names::api_version);
         report.syntax(&format!("{path}.kind"), &expr.kind, names::kind);
         if [&expr.current, &expr.in_progress, &expr.failed]
             .into_iter()
             .all(|text| non_empty(text).is_none())
         {
-            report.invalid(path, format!("stage \"{stage}\": expression {index} needs at least one of current, inProgress and failed"));
+            report.invalid(
+                path,
+                format!("stage \"{stage}\": expression {index} needs at least one of current, inProgress and failed"),
+            );
         }
     }
 }

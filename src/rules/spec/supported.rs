@@ -150,9 +150,7 @@ impl Supported {
 
     /// Every feature, as for a check of the rules alone.
     pub fn everything() -> Self {
-        Self {
-            missing: Vec::new(),
-        }
+        Self { missing: Vec::new() }
     }
 
     /// Every feature but these.
@@ -177,9 +175,7 @@ impl Default for Supported {
 /// Every use of a feature that is not there.
 pub fn unsupported(set: &StageSet, supported: &Supported) -> Vec<Violation> {
     let object = serde_json::json!({ "spec": set.spec });
-    let missing = Feature::ALL
-        .iter()
-        .filter(|feature| !supported.has(**feature));
+    let missing = Feature::ALL.iter().filter(|feature| !supported.has(**feature));
     missing
         .flat_map(|feature| feature.uses())
         .flat_map(|used| violations(&object, used))

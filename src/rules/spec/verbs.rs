@@ -4,8 +4,7 @@ use serde_json::Value;
 
 use crate::api::common::non_empty;
 use crate::api::{
-    DeleteAction, HttpAction, ObjectRef, PatchAction, PatchType, SecretKeyRef, SourceReference,
-    Verb, WaitAction,
+    DeleteAction, HttpAction, ObjectRef, PatchAction, PatchType, SecretKeyRef, SourceReference, Verb, WaitAction,
 };
 
 use super::report::Report;
@@ -20,25 +19,14 @@ pub(super) fn check(report: &mut Report, path: &str, owner: &str, verb: Verb<'_>
         Verb::Wait(wait) => wait_action(report, path, owner, wait),
         Verb::Job(job) => source_ref(report, &format!("{path}.sourceRef"), owner, &job.source_ref),
         Verb::Delete(delete) => delete_action(report, path, owner, delete),
-        Verb::Apply(apply) => source_ref(
-            report,
-            &format!("{path}.sourceRef"),
-            owner,
-            &apply.source_ref,
-        ),
+        Verb::Apply(apply) => source_ref(report, &format!("{path}.sourceRef"), owner, &apply.source_ref),
     }
 }
 
 fn patch_action(report: &mut Report, path: &str, owner: &str, action: &PatchAction) {
     let target_path = format!("{path}.target");
     let target = &action.target;
-    object_kind(
-        report,
-        &target_path,
-        owner,
-        target.api_version.as_ref(),
-        &target.kind,
-    );
+    object_kind(report, &target_path, owner, target.api_version.as_ref(), &target.kind);
     report.optional_syntax(
         &format!("{target_path}.namespace"),
         target.namespace.as_ref(),
@@ -60,9 +48,7 @@ fn patch_action(report: &mut Report, path: &str, owner: &str, action: &PatchActi
             target_path,
             format!("{owner}: set name, or selector to patch all that match"),
         ),
-        (None, Some(selector)) => {
-            selectors::structured(report, &format!("{target_path}.selector"), owner, selector)
-        }
+        (None, Some(selector)) => selectors::structured(report, &format!("{target_path}.selector"), owner, selector),
         (Some(_), None) => {}
     }
     report.known(&format!("{path}.type"), action.patch_type.as_ref());
@@ -84,10 +70,7 @@ fn patch_text(report: &mut Report, path: &str, owner: &str, action: &PatchAction
     };
     match (&action.patch_type, parsed) {
         (Some(PatchType::Json6902), Value::Array(operations)) => {
-            if let Some(index) = operations
-                .iter()
-                .position(|operation| !is_operation(operation))
-            {
+            if let Some(index) = operations.iter().position(|operation| !is_operation(operation)) {
                 report.invalid(
                     path,
                     format!("{owner}: operation {index} of the patch needs op (add, remove, replace, move, copy or test), path, and what goes with them"),
@@ -102,7 +85,10 @@ fn patch_text(report: &mut Report, path: &str, owner: &str, action: &PatchAction
         }
         (Some(PatchType::Unknown(_)), _) | (_, Value::Object(_)) => {}
         (Some(PatchType::Merge) | None, _) => {
-            report.invalid(path, format!("{owner}: a merge patch is an object; for a list of operations set type to json6902"));
+            report.invalid(
+                path,
+                format!("{owner}: a merge patch is an object; for a list of operations set type to json6902"),
+            );
         }
     }
 }
@@ -134,11 +120,7 @@ fn http_action(report: &mut Report, path: &str, owner: &str, action: &HttpAction
     for (index, reference) in action.headers_from.iter().enumerate() {
         let path = format!("{path}.headersFrom[{index}]");
         needed_key(report, &path, owner, reference);
-        report.optional_syntax(
-            &format!("{path}.key"),
-            reference.key.as_ref(),
-            names::header,
-        );
+        report.optional_syntax(&format!("{path}.key"), reference.key.as_ref(), names::header);
     }
     for (index, status) in action
         .expected_status
@@ -177,10 +159,7 @@ fn wait_action(report: &mut Report, path: &str, owner: &str, action: &WaitAction
             format!("{owner}: set duration, or expr with target; there is nothing to wait for"),
         ),
         (None, Some(_)) if action.target.is_none() => {
-            report.invalid(
-                path,
-                format!("{owner}: expr needs target, the object it looks at"),
-            );
+            report.invalid(path, format!("{owner}: expr needs target, the object it looks at"));
         }
         _ => {}
     }
@@ -196,13 +175,7 @@ fn delete_action(report: &mut Report, path: &str, owner: &str, action: &DeleteAc
 
 /// A reference to one object: kind and name must be there, and everything must be well formed.
 pub(super) fn object_ref(report: &mut Report, path: &str, owner: &str, reference: &ObjectRef) {
-    object_kind(
-        report,
-        path,
-        owner,
-        reference.api_version.as_ref(),
-        &reference.kind,
-    );
+    object_kind(report, path, owner, reference.api_version.as_ref(), &reference.kind);
     let name_path = format!("{path}.name");
     if report.non_empty(&name_path, &reference.name, owner) {
         report.syntax(&name_path, &reference.name, names::path_segment);
@@ -214,18 +187,8 @@ pub(super) fn object_ref(report: &mut Report, path: &str, owner: &str, reference
     );
 }
 
-fn object_kind(
-    report: &mut Report,
-    path: &str,
-    owner: &str,
-    api_version: Option<&String>,
-    kind: &str,
-) {
-    report.optional_syntax(
-        &format!("{path}.apiVersion"),
-        api_version,
-        names::api_version,
-    );
+fn object_kind(report: &mut Report, path: &str, owner: &str, api_version: Option<&String>, kind: &str) {
+    report.optional_syntax(&format!("{path}.apiVersion"), api_version, names::api_version);
     let kind_path = format!("{path}.kind");
     if report.non_empty(&kind_path, kind, owner) {
         report.syntax(&kind_path, kind, names::kind);
@@ -233,12 +196,7 @@ fn object_kind(
 }
 
 /// A reference to an artifact. A producer is found by its API group, so it must name one (A2).
-pub(super) fn source_ref(
-    report: &mut Report,
-    path: &str,
-    owner: &str,
-    reference: &SourceReference,
-) {
+pub(super) fn source_ref(report: &mut Report, path: &str, owner: &str, reference: &SourceReference) {
     let name_path = format!("{path}.name");
     if report.non_empty(&name_path, &reference.name, owner) {
         report.syntax(&name_path, &reference.name, names::dns_subdomain);
@@ -248,11 +206,7 @@ pub(super) fn source_ref(
         reference.namespace.as_ref(),
         names::dns_label,
     );
-    report.optional_syntax(
-        &format!("{path}.kind"),
-        reference.kind.as_ref(),
-        names::kind,
-    );
+    report.optional_syntax(&format!("{path}.kind"), reference.kind.as_ref(), names::kind);
     report.optional_syntax(
         &format!("{path}.apiVersion"),
         reference.api_version.as_ref(),

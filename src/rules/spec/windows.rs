@@ -32,9 +32,7 @@ fn one(report: &mut Report, path: &str, window: &UpdateWindow) {
             path,
             format!("has fields of both forms; set either {RECURRING} or {ONCE}"),
         ),
-        (false, false) => {
-            report.invalid(path, format!("has neither form; set {RECURRING} or {ONCE}"))
-        }
+        (false, false) => report.invalid(path, format!("has neither form; set {RECURRING} or {ONCE}")),
         (true, false) => recurring_window(report, path, window),
         (false, true) => window_once(report, path, window.from.as_ref(), window.to.as_ref()),
     }
@@ -46,14 +44,8 @@ fn recurring_window(report: &mut Report, path: &str, window: &UpdateWindow) {
         time_zone(report, &format!("{path}.timeZone"), zone);
     }
     match (non_empty(&window.schedule), &window.duration) {
-        (Some(_), None) => report.invalid(
-            path,
-            "has schedule but no duration; a recurring window needs both",
-        ),
-        (None, Some(_)) => report.invalid(
-            path,
-            "has duration but no schedule; a recurring window needs both",
-        ),
+        (Some(_), None) => report.invalid(path, "has schedule but no duration; a recurring window needs both"),
+        (None, Some(_)) => report.invalid(path, "has duration but no schedule; a recurring window needs both"),
         _ => {}
     }
     if let Some(schedule) = non_empty(&window.schedule)
@@ -70,9 +62,7 @@ fn recurring_window(report: &mut Report, path: &str, window: &UpdateWindow) {
             Ok(Some(_)) => {}
             Ok(None) => report.invalid(
                 path,
-                format!(
-                    "\"{length}\" is not positive; write how long the window lasts, for example 2h"
-                ),
+                format!("\"{length}\" is not positive; write how long the window lasts, for example 2h"),
             ),
             Err(error) => report.invalid(path, error.to_string()),
         }
@@ -88,9 +78,7 @@ fn time_zone(report: &mut Report, path: &str, name: &str) {
     if !is_zone(name) {
         report.invalid(
             path,
-            format!(
-                "\"{name}\" is no known time zone; write an IANA name such as Europe/Berlin, or UTC"
-            ),
+            format!("\"{name}\" is no known time zone; write an IANA name such as Europe/Berlin, or UTC"),
         );
     }
 }
@@ -109,9 +97,7 @@ fn window_once(report: &mut Report, path: &str, from: Option<&Timestamp>, to: Op
             let value = time.map(|time| time.0.as_str()).unwrap_or_default();
             report.invalid(
                 format!("{path}.{field}"),
-                format!(
-                    "\"{value}\" is no instant; write RFC 3339, for example 2026-12-24T00:00:00Z"
-                ),
+                format!("\"{value}\" is no instant; write RFC 3339, for example 2026-12-24T00:00:00Z"),
             );
             None
         }

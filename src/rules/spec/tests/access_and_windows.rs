@@ -101,15 +101,10 @@ fn window_forms() {
     let path = "spec.updateWindows[0]";
     let window = |fields: &str| format!("updateWindows: [{{type: Allow, {fields}}}]");
     let forms = ["schedule and duration", "from and to"];
-    let (from, to) = (
-        "from: '2026-12-20T00:00:00Z'",
-        "to: '2026-12-27T00:00:00+01:00'",
-    );
+    let (from, to) = ("from: '2026-12-20T00:00:00Z'", "to: '2026-12-27T00:00:00+01:00'");
     refused(
         "W1",
-        &window(&format!(
-            "schedule: '0 0 * * *', duration: 1h, {from}, {to}"
-        )),
+        &window(&format!("schedule: '0 0 * * *', duration: 1h, {from}, {to}")),
         path,
         &forms,
     );
@@ -135,35 +130,21 @@ fn window_forms() {
         path,
         &["schedule", "no duration"],
     );
-    refused(
-        "W5",
-        &window("duration: 1h"),
-        path,
-        &["duration", "no schedule"],
-    );
+    refused("W5", &window("duration: 1h"), path, &["duration", "no schedule"]);
     refused(
         "enum",
         "updateWindows: [{type: Maybe, schedule: '0 0 * * *', duration: 1h}]",
         &format!("{path}.type"),
         &["Allow, Deny"],
     );
-    refused(
-        "enum",
-        "windowScope: Most",
-        "spec.windowScope",
-        &["Updates, All"],
-    );
+    refused("enum", "windowScope: Most", "spec.windowScope", &["Updates, All"]);
 }
 
 #[test]
 fn recurring_windows() {
     let path = "spec.updateWindows[0]";
     let window = |fields: &str| format!("updateWindows: [{{type: Deny, {fields}}}]");
-    let recurring = |zone: &str| {
-        window(&format!(
-            "schedule: '0 22 * * 1-5', duration: 2h, timeZone: {zone}"
-        ))
-    };
+    let recurring = |zone: &str| window(&format!("schedule: '0 22 * * 1-5', duration: 2h, timeZone: {zone}"));
     for zone in ["Mars/Olympus", "Local", "local", "../etc"] {
         refused(
             "W6",

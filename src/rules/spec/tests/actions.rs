@@ -17,11 +17,7 @@ const WAIT: &str = "wait: {duration: 1s}";
 
 #[test]
 fn an_action_has_one_verb() {
-    let verbs = [
-        "patch, http, wait, job, delete, apply",
-        "found 0",
-        "action \"a\"",
-    ];
+    let verbs = ["patch, http, wait, job, delete, apply", "found 0", "action \"a\""];
     for name in ["pre", "post", "onFailure"] {
         let path = format!("spec.stages[0].actions.{name}[0]");
         refused(
@@ -55,9 +51,7 @@ fn names_of_actions() {
     );
     refused(
         "A5",
-        &stage(
-            "actions: {pre: [{name: a, wait: {duration: 1s}}], onFailure: [{name: a, wait: {duration: 1s}}]}",
-        ),
+        &stage("actions: {pre: [{name: a, wait: {duration: 1s}}], onFailure: [{name: a, wait: {duration: 1s}}]}"),
         "spec.stages[0].actions.onFailure[0].name",
         &["\"a\"", "stage \"web\", onFailure", "stage \"web\", pre"],
     );
@@ -79,12 +73,7 @@ fn names_of_actions() {
     accepted(&format!("{}\nonRollback: [{{name: a, {WAIT}}}]", pre(WAIT)));
     for bad in ["down/x", "a@b"] {
         let spec = hook("post", &format!("name: {bad}, {WAIT}"));
-        refused(
-            "15.17",
-            &spec,
-            "spec.stages[0].actions.post[0].name",
-            &["@ or /"],
-        );
+        refused("15.17", &spec, "spec.stages[0].actions.post[0].name", &["@ or /"]);
     }
 }
 
@@ -95,11 +84,7 @@ fn scopes() {
         "A6",
         &pre(&format!("scope: Sometimes, {WAIT}")),
         &scope,
-        &[
-            "action \"a\"",
-            "\"Sometimes\"",
-            "Revision, Version, Lifetime",
-        ],
+        &["action \"a\"", "\"Sometimes\"", "Revision, Version, Lifetime"],
     );
     for value in ["Revision", "Version", "Lifetime"] {
         let action = format!("name: a, scope: {value}, {WAIT}");
@@ -151,9 +136,7 @@ fn completion_anchors() {
         "apiVersion: v1, kind: '', name: a",
         "apiVersion: v1, kind: A, name: ''",
     ] {
-        let spec = pre(&format!(
-            "scope: Lifetime, completionAnchor: {{{fields}}}, {WAIT}"
-        ));
+        let spec = pre(&format!("scope: Lifetime, completionAnchor: {{{fields}}}, {WAIT}"));
         refused("A10", &spec, &path, &["apiVersion, kind and name"]);
     }
     refused(
@@ -246,12 +229,7 @@ fn patch() {
         &format!("{path}.patch"),
         &["json6902"],
     );
-    let operations = |text: &str| {
-        patch(
-            "kind: A, name: a",
-            &format!("type: json6902, patch: '{text}'"),
-        )
-    };
+    let operations = |text: &str| patch("kind: A, name: a", &format!("type: json6902, patch: '{text}'"));
     refused(
         "15.10",
         &operations("{}"),
@@ -304,12 +282,7 @@ fn http() {
         &format!("{path}.url"),
         &["\"ftp\"", "http or https"],
     );
-    refused(
-        "15.10",
-        &http("url: 'http://'"),
-        &format!("{path}.url"),
-        &["no URL"],
-    );
+    refused("15.10", &http("url: 'http://'"), &format!("{path}.url"), &["no URL"]);
     refused(
         "enum",
         &http("url: 'http://a', method: TRACE"),
@@ -349,23 +322,14 @@ fn http() {
 fn a_password_in_an_address_is_not_repeated() {
     let violations = validate(&set(&pre("http: {url: 'http://user:hunter2@:x'}")));
     assert_eq!(violations.len(), 1);
-    assert!(
-        !violations[0].message.contains("hunter2"),
-        "{}",
-        violations[0].message
-    );
+    assert!(!violations[0].message.contains("hunter2"), "{}", violations[0].message);
 }
 
 #[test]
 fn wait() {
     let wait = |fields: &str| pre(&format!("wait: {{{fields}}}"));
     let path = format!("{PRE}.wait");
-    refused(
-        "15.10",
-        &wait(""),
-        &path,
-        &["action \"a\"", "duration", "expr"],
-    );
+    refused("15.10", &wait(""), &path, &["action \"a\"", "duration", "expr"]);
     refused(
         "15.10",
         &wait("duration: 1s, expr: 'true', target: {kind: A, name: a}"),
@@ -391,17 +355,13 @@ fn wait() {
         &format!("{path}.timeout"),
         &["\"1x\""],
     );
-    accepted(&wait(
-        "expr: 'true', target: {kind: A, name: a}, timeout: 1m",
-    ));
+    accepted(&wait("expr: 'true', target: {kind: A, name: a}, timeout: 1m"));
 }
 
 #[test]
 fn job_apply_and_delete() {
     for verb in ["job", "apply"] {
-        let spec = pre(&format!(
-            "{verb}: {{sourceRef: {{kind: JsonnetSnippet, name: x}}}}"
-        ));
+        let spec = pre(&format!("{verb}: {{sourceRef: {{kind: JsonnetSnippet, name: x}}}}"));
         refused(
             "15.11",
             &spec,

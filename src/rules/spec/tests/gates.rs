@@ -16,20 +16,10 @@ const GATE: &str = "spec.stages[0].promotion";
 fn metric_sources() {
     let source = |fields: &str| budget(&format!("freezeThreshold: '0', source: {{{fields}}}"));
     let path = "spec.errorBudget.source";
-    refused(
-        "G1",
-        &source(""),
-        path,
-        &["prometheus and webhook", "found 0"],
-    );
+    refused("G1", &source(""), path, &["prometheus and webhook", "found 0"]);
     let webhook = "webhook: {url: 'http://a', jsonPath: '{.a}'}";
     let prometheus = "prometheus: {address: 'http://a', query: up}";
-    refused(
-        "G1",
-        &source(&format!("{webhook}, {prometheus}")),
-        path,
-        &["found 2"],
-    );
+    refused("G1", &source(&format!("{webhook}, {prometheus}")), path, &["found 2"]);
     let p = format!("{path}.prometheus");
     refused(
         "G2",
@@ -81,23 +71,10 @@ fn metric_sources() {
 fn error_budgets() {
     let thresholds = |fields: &str| budget(&format!("{SOURCE}, {fields}"));
     let freeze = "spec.errorBudget.freezeThreshold";
-    for bad in [
-        "low",
-        "''",
-        "NaN",
-        "inf",
-        "-Infinity",
-        "0x1p-2",
-        "' 1'",
-        "1e999",
-    ] {
+    for bad in ["low", "", "NaN", "inf", "-Infinity", "0x1p-2", " 1", "1e999"] {
         refused(
             "G4",
-            &thresholds(
-                &format!("freezeThreshold: {bad:?}")
-                    .replace("\"''\"", "''")
-                    .replace("\"' 1'\"", "' 1'"),
-            ),
+            &thresholds(&format!("freezeThreshold: '{bad}'")),
             freeze,
             &["decimal number"],
         );
@@ -127,9 +104,7 @@ fn error_budgets() {
         "spec.errorBudget.interval",
         &["\"1x\""],
     );
-    accepted(&thresholds(
-        "freezeThreshold: '-.5', resumeThreshold: '1e-1'",
-    ));
+    accepted(&thresholds("freezeThreshold: '-.5', resumeThreshold: '1e-1'"));
     let on_stage = stage(&format!("errorBudget: {{{SOURCE}, freezeThreshold: x}}"));
     refused(
         "G4",
@@ -141,8 +116,7 @@ fn error_budgets() {
 
 #[test]
 fn fast_track() {
-    let fast =
-        |rest: &str, fields: &str| promotion(&format!("fastTrack: {{{SOURCE}, {fields}}}{rest}"));
+    let fast = |rest: &str, fields: &str| promotion(&format!("fastTrack: {{{SOURCE}, {fields}}}{rest}"));
     let path = format!("{GATE}.fastTrack");
     for soak in ["", ", soak: 0s", ", soak: -1m"] {
         refused(
@@ -220,9 +194,7 @@ fn gates_over_pods() {
             ("key: 'a b', operator: Exists", "\"a b\""),
             ("key: a, operator: In, values: ['b c']", "\"b c\""),
         ] {
-            let spec = check(&format!(
-                "name: c, selector: {{matchExpressions: [{{{expression}}}]}}"
-            ));
+            let spec = check(&format!("name: c, selector: {{matchExpressions: [{{{expression}}}]}}"));
             refused(
                 "P8",
                 &spec,
@@ -284,9 +256,7 @@ fn analyses() {
     );
     refused(
         "P14",
-        &analysis(&format!(
-            "checks: [{{name: '', {SOURCE}, threshold: {{max: '1'}}}}]"
-        )),
+        &analysis(&format!("checks: [{{name: '', {SOURCE}, threshold: {{max: '1'}}}}]")),
         &format!("{path}.checks[0].name"),
         &["stage \"web\""],
     );
@@ -302,31 +272,12 @@ fn analyses() {
         &format!("{path}.checks[0].source"),
         &["found 0"],
     );
-    let threshold = |fields: &str| {
-        analysis(&format!(
-            "checks: [{{name: c, {SOURCE}, threshold: {{{fields}}}}}]"
-        ))
-    };
+    let threshold = |fields: &str| analysis(&format!("checks: [{{name: c, {SOURCE}, threshold: {{{fields}}}}}]"));
     let at = format!("{path}.checks[0].threshold");
     refused("P17", &threshold(""), &at, &["min, max"]);
-    refused(
-        "P17",
-        &threshold("min: low"),
-        &format!("{at}.min"),
-        &["\"low\""],
-    );
-    refused(
-        "15.16",
-        &threshold("max: NaN"),
-        &format!("{at}.max"),
-        &["\"NaN\""],
-    );
-    refused(
-        "15.16",
-        &threshold("min: '2', max: '1'"),
-        &at,
-        &["min 2", "max 1"],
-    );
+    refused("P17", &threshold("min: low"), &format!("{at}.min"), &["\"low\""]);
+    refused("15.16", &threshold("max: NaN"), &format!("{at}.max"), &["\"NaN\""]);
+    refused("15.16", &threshold("min: '2', max: '1'"), &at, &["min 2", "max 1"]);
     refused(
         "P18",
         &analysis(&format!("checks: [{good}], onFailure: Panic")),

@@ -26,8 +26,7 @@ fn what_belongs_together() {
         &["spec.version"],
     );
     refused("M2", source, "spec.migrationsSourceRef", &["spec.version"]);
-    let foreign =
-        format!("{VERSION}\nmigrationsSourceRef: {{sourceRef: {{name: l, namespace: other}}}}");
+    let foreign = format!("{VERSION}\nmigrationsSourceRef: {{sourceRef: {{name: l, namespace: other}}}}");
     refused(
         "M3",
         &foreign,
@@ -37,8 +36,7 @@ fn what_belongs_together() {
     accepted(&format!(
         "{VERSION}\nmigrationsSourceRef: {{sourceRef: {{name: l, namespace: apps}}}}"
     ));
-    let producer =
-        format!("{VERSION}\nmigrationsSourceRef: {{sourceRef: {{name: l, kind: Ladder}}}}");
+    let producer = format!("{VERSION}\nmigrationsSourceRef: {{sourceRef: {{name: l, kind: Ladder}}}}");
     refused(
         "15.11",
         &producer,
@@ -50,9 +48,7 @@ fn what_belongs_together() {
 #[test]
 fn anchors_are_unique_with_and_without_a_ladder() {
     let stages = |first: &str, second: &str| {
-        format!(
-            "stages: [{{name: a, sourceRef: {{name: x}}{first}}}, {{name: b, sourceRef: {{name: x}}{second}}}]"
-        )
+        format!("stages: [{{name: a, sourceRef: {{name: x}}{first}}}, {{name: b, sourceRef: {{name: x}}{second}}}]")
     };
     let cases = [
         (
@@ -78,26 +74,14 @@ fn anchors_are_unique_with_and_without_a_ladder() {
     ];
     for (spec, path, earlier) in cases {
         refused("M4", &spec, path, &["already taken", earlier]);
-        refused(
-            "M4",
-            &format!("{}\n{spec}", one("")),
-            path,
-            &["already taken", earlier],
-        );
+        refused("M4", &format!("{}\n{spec}", one("")), path, &["already taken", earlier]);
     }
 }
 
 #[test]
 fn sizes() {
-    let many: Vec<String> = (0..201)
-        .map(|i| format!("{{name: m{i}, to: 2.0.{i}}}"))
-        .collect();
-    refused(
-        "M5",
-        &ladder(&many.join(", ")),
-        "spec.migrations",
-        &["201", "200"],
-    );
+    let many: Vec<String> = (0..201).map(|i| format!("{{name: m{i}, to: 2.0.{i}}}")).collect();
+    refused("M5", &ladder(&many.join(", ")), "spec.migrations", &["201", "200"]);
     accepted(&ladder(&many[..200].join(", ")));
     let actions: Vec<String> = (0..101)
         .map(|i| format!("{{name: a{i}, wait: {{duration: 1s}}}}"))
@@ -153,13 +137,7 @@ fn boundaries() {
             &fragments,
         );
     }
-    for good in [
-        "'>=1.2.3'",
-        "'=1.2.3'",
-        "'>=1.0.0, <2.0.0'",
-        "^1.2",
-        "'1.*'",
-    ] {
+    for good in ["'>=1.2.3'", "'=1.2.3'", "'>=1.0.0, <2.0.0'", "^1.2", "'1.*'"] {
         accepted(&one(&format!("from: {good}")));
     }
     accepted(&ladder("{name: m, to: v2.0.0}"));
@@ -179,9 +157,7 @@ fn actions_of_migrations() {
             &path(".name"),
             &["migration \"m\"", list],
         );
-        let twice = one(&format!(
-            "{list}: [{{name: a, {wait}}}, {{name: a, {wait}}}]"
-        ));
+        let twice = one(&format!("{list}: [{{name: a, {wait}}}, {{name: a, {wait}}}]"));
         refused(
             "M10",
             &twice,
@@ -237,11 +213,7 @@ fn names_and_anchors_of_migrations() {
         &["migration \"m\"", "\"db\""],
     );
     accepted(&one("stage: web"));
-    accepted(&format!(
-        "{}\n{}",
-        one("stage: db"),
-        stage("migrationAnchor: db")
-    ));
+    accepted(&format!("{}\n{}", one("stage: db"), stage("migrationAnchor: db")));
     refused(
         "15.17",
         &ladder("{name: a@b, to: 2.0.0}"),
@@ -296,9 +268,7 @@ fn version_sources() {
         &["braces"],
     );
     accepted(&object("stage: web, fieldPath: '{.data.version}'"));
-    let artifact = |stage: &str, path: &str| {
-        format!("version: {{fromArtifact: {{stage: {stage}, path: {path}}}}}")
-    };
+    let artifact = |stage: &str, path: &str| format!("version: {{fromArtifact: {{stage: {stage}, path: {path}}}}}");
     refused_as(
         version,
         "15.12",

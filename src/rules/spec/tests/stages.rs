@@ -2,12 +2,7 @@ use super::*;
 
 #[test]
 fn stages_and_their_names() {
-    refused(
-        "no stage",
-        "stages: []",
-        "spec.stages",
-        &["at least one stage"],
-    );
+    refused("no stage", "stages: []", "spec.stages", &["at least one stage"]);
     refused(
         "A1",
         "stages: [{name: web, sourceRef: {name: a}}, {name: db, sourceRef: {name: a}}, {name: web, sourceRef: {name: b}}]",
@@ -16,12 +11,7 @@ fn stages_and_their_names() {
     );
     for bad in ["Web", "-web", "web-", "we_b", "web.x", "''"] {
         let spec = format!("stages: [{{name: {bad}, sourceRef: {{name: a}}}}]");
-        refused(
-            "stage name",
-            &spec,
-            "spec.stages[0].name",
-            &["63 lower-case letters"],
-        );
+        refused("stage name", &spec, "spec.stages[0].name", &["63 lower-case letters"]);
     }
     let long = "a".repeat(64);
     refused(
@@ -42,9 +32,7 @@ fn source_references() {
         &path("apiVersion"),
         &["stage \"web\"", "JsonnetSnippet", "apiVersion"],
     );
-    accepted(&source(
-        "kind: JsonnetSnippet, name: x, apiVersion: jaas.metio.wtf/v1",
-    ));
+    accepted(&source("kind: JsonnetSnippet, name: x, apiVersion: jaas.metio.wtf/v1"));
     accepted(&source("kind: GitRepository, name: x"));
     accepted(&source("name: x, kind: '', apiVersion: '', namespace: ''"));
     refused(

@@ -8,15 +8,9 @@ fn every_feature_is_recognised_by_its_fields() {
     let everything = set(EVERYTHING);
     for feature in Feature::ALL {
         // What excludes a feature in one object is in a second one.
-        let sets = [
-            everything.clone(),
-            set(include_str!("../testdata/alternatives.yaml")),
-        ];
+        let sets = [everything.clone(), set(include_str!("../testdata/alternatives.yaml"))];
         let only = Supported::without(&[*feature]);
-        let found: Vec<Violation> = sets
-            .iter()
-            .flat_map(|set| unsupported(set, &only))
-            .collect();
+        let found: Vec<Violation> = sets.iter().flat_map(|set| unsupported(set, &only)).collect();
         assert!(!found.is_empty(), "{feature:?} is used by no example");
         for violation in found {
             assert_eq!(violation.reason, Reason::InvalidSpec);
@@ -31,15 +25,10 @@ fn every_feature_is_recognised_by_its_fields() {
 
 #[test]
 fn the_real_path_is_named() {
-    let spec = "stages: [{name: a, sourceRef: {name: x}}, {name: b, sourceRef: {name: x}, force: true, onTimeout: Hold}]";
-    let found = unsupported(
-        &set(spec),
-        &Supported::without(&[Feature::Force, Feature::TimeoutHold]),
-    );
-    assert_eq!(
-        paths(&found),
-        ["spec.stages[1].force", "spec.stages[1].onTimeout"]
-    );
+    let spec =
+        "stages: [{name: a, sourceRef: {name: x}}, {name: b, sourceRef: {name: x}, force: true, onTimeout: Hold}]";
+    let found = unsupported(&set(spec), &Supported::without(&[Feature::Force, Feature::TimeoutHold]));
+    assert_eq!(paths(&found), ["spec.stages[1].force", "spec.stages[1].onTimeout"]);
     assert!(
         found[1]
             .message
@@ -67,12 +56,7 @@ fn a_supported_feature_is_no_violation() {
 
 #[test]
 fn a_check_reports_both_kinds() {
-    let broken = set(
-        "{errorBudget: {freezeThreshold: x, source: {prometheus: {address: 'http://a', query: up}}}}",
-    );
+    let broken = set("{errorBudget: {freezeThreshold: x, source: {prometheus: {address: 'http://a', query: up}}}}");
     let found = check(&broken, &Supported::without(&[Feature::ErrorBudgets]));
-    assert_eq!(
-        paths(&found),
-        ["spec.errorBudget", "spec.errorBudget.freezeThreshold"]
-    );
+    assert_eq!(paths(&found), ["spec.errorBudget", "spec.errorBudget.freezeThreshold"]);
 }
