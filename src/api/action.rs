@@ -3,9 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::common::{
-    Duration, LabelSelector, ObjectRef, SecretKeyRef, SourceReference, saturating_i32,
-};
+use super::common::{Duration, LabelSelector, ObjectRef, SecretKeyRef, SourceReference, saturating_i32};
 
 /// One step that runs around a stage, a migration or a rollback. Exactly one of patch, http, wait,
 /// job, delete and apply says what it does.

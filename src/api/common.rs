@@ -13,9 +13,7 @@ pub const DEFAULT_SOURCE_KIND: &str = "ExternalArtifact";
 
 /// A span of time in Go duration syntax, kept as written. `rules::duration` reads and prints it; a
 /// malformed one decodes like any other and is refused by the spec rules (api 3.1).
-#[derive(
-    Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
 pub struct Duration(pub String);
@@ -195,9 +193,7 @@ pub(crate) fn is_false(value: &bool) -> bool {
 
 /// Reads an integer, cut to the range of `i32`: the schema's `int32` format is advice that an API
 /// server does not enforce, and one huge number must not break the decoding of a list.
-pub(crate) fn saturating_i32<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<i32>, D::Error> {
+pub(crate) fn saturating_i32<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i32>, D::Error> {
     let number = Option::<serde_json::Number>::deserialize(deserializer)?;
     Ok(number.map(|n| match n.as_i64() {
         Some(n) => n.clamp(i32::MIN.into(), i32::MAX.into()) as i32,

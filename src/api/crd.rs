@@ -13,15 +13,9 @@ use super::{StageInventory, StageLedger, StageSet};
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     #[error("cannot convert the definition of {name}: {source}")]
-    Convert {
-        name: String,
-        source: serde_json::Error,
-    },
+    Convert { name: String, source: serde_json::Error },
     #[error("cannot print the definition of {name} as YAML: {source}")]
-    Print {
-        name: String,
-        source: serde_yaml::Error,
-    },
+    Print { name: String, source: serde_yaml::Error },
 }
 
 /// The definitions of all our kinds, in the order they are to be applied.
@@ -69,21 +63,21 @@ fn render_one(crd: &CustomResourceDefinition) -> Result<(String, String), Render
 
 fn for_each_root(crd: &mut CustomResourceDefinition, change: fn(&mut JSONSchemaProps)) {
     for version in &mut crd.spec.versions {
-        if let Some(root) = version
-            .schema
-            .as_mut()
-            .and_then(|s| s.open_api_v3_schema.as_mut())
-        {
+        if let Some(root) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
             change(root);
         }
     }
 }
 
-/// Takes out what the generator adds and the contract forbids: `nullable` and `default` anywhere. A
-/// default would be stored in users' objects, where it cannot be told from what they wrote.
+/// Takes out what the generator adds for optional fields and the contract forbids: `nullable`, a null
+/// among the values of an enum, and `default`. A default would be stored in users' objects, where it
+/// cannot be told from what they wrote.
 fn simplify(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     schema.default = None;
+    if let Some(values) = &mut schema.enum_ {
+        values.retain(|value| !value.0.is_null());
+    }
     schema.description = schema.description.as_deref().map(one_paragraph);
     for property in schema
         .properties

@@ -43,9 +43,7 @@ pub struct StageInventorySpec {
 }
 
 /// One object: its identity, never its content.
-#[derive(
-    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InventoryEntry {
     /// Identity of the object, as namespace_name_group_kind.

@@ -21,7 +21,7 @@ use super::common::conditions_schema;
     derive = "Default",
     derive = "PartialEq",
     doc = "A StageLedger records the actions of scope Lifetime that are done for the StageSet of the same name. It outlives that StageSet.",
-    printcolumn = r#"{"name":"Completed","type":"string","priority":1,"jsonPath":".status.completedActions[*].action"}"#,
+    printcolumn = r#"{"name":"Completed","type":"string","priority":1,"jsonPath":".status.summary"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
@@ -53,6 +53,43 @@ pub struct StageLedgerStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,
+    /// The completed actions in one line, as stage/action, for kubectl get.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+}
+
+impl StageLedgerStatus {
+    /// Whether the action of the stage is recorded as done, however it came about.
+    pub fn is_completed(&self, stage: &str, action: &str) -> bool {
+        self.completed_actions
+            .iter()
+            .any(|done| done.stage == stage && done.action == action)
+    }
+
+    /// Records a completion; one that is there already stays as it is. Whether anything changed.
+    pub fn record(&mut self, completion: CompletedAction) -> bool {
+        let is_new = !self.is_completed(&completion.stage, &completion.action);
+        if is_new {
+            self.completed_actions.push(completion);
+            self.summarise();
+        }
+        is_new
+    }
+
+    /// Drops the completions for which `holds` is false.
+    pub fn retain(&mut self, holds: impl FnMut(&CompletedAction) -> bool) {
+        self.completed_actions.retain(holds);
+        self.summarise();
+    }
+
+    /// A printer column shows one value only, so the list is kept as one text as well.
+    fn summarise(&mut self) {
+        let names = self
+            .completed_actions
+            .iter()
+            .map(|done| format!("{}/{}", done.stage, done.action));
+        self.summary = Some(names.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty());
+    }
 }
 
 /// One action that is done.

@@ -23,43 +23,38 @@ pub mod status;
 pub mod version;
 
 pub use action::{
-    Action, ActionScope, ApplyAction, Cascade, CompletionAnchor, DeleteAction, HttpAction,
-    HttpMethod, JobAction, PatchAction, PatchTarget, PatchType, Verb, VerbCount, WaitAction,
+    Action, ActionScope, ApplyAction, Cascade, CompletionAnchor, DeleteAction, HttpAction, HttpMethod, JobAction,
+    PatchAction, PatchTarget, PatchType, Verb, VerbCount, WaitAction,
 };
 pub use common::{
-    Duration, LabelSelector, LabelSelectorRequirement, LocalRef, ObjectRef, SecretKeyRef,
-    SourceReference, Timestamp,
+    Duration, LabelSelector, LabelSelectorRequirement, LocalRef, ObjectRef, SecretKeyRef, SourceReference, Timestamp,
 };
 pub use crd::crds;
 pub use inventory::{InventoryEntry, InventoryTarget, StageInventory, StageInventorySpec};
 pub use ledger::{
-    BaselineEntry, CompletedAction, CompletionOrigin, RecordedAnchor, StageLedger, StageLedgerSpec,
-    StageLedgerStatus,
+    BaselineEntry, CompletedAction, CompletionOrigin, RecordedAnchor, StageLedger, StageLedgerSpec, StageLedgerStatus,
 };
-pub use metric::{
-    ErrorBudget, MetricSource, PrometheusSource, SourceErrorPolicy, Threshold, WebhookSource,
-};
+pub use metric::{ErrorBudget, MetricSource, PrometheusSource, SourceErrorPolicy, Threshold, WebhookSource};
 pub use promotion::{
-    Analysis, AnalysisCheck, AnalysisSourceErrorPolicy, EventCheck, EventGate, FastTrack,
-    GateFailurePolicy, Promotion, RestartCheck, RestartGate,
+    Analysis, AnalysisCheck, AnalysisSourceErrorPolicy, EventCheck, EventGate, FastTrack, GateFailurePolicy, Promotion,
+    RestartCheck, RestartGate,
 };
 pub use reason::Reason;
 pub use stage::{
-    ConflictAction, ConflictPolicy, ConflictRule, ConflictTarget, IgnoreRule, Patch, PostBuild,
-    ReadyChecks, ReadyExpr, Selector, Stage, StageActions, SubstituteKind, SubstituteReference,
+    ConflictAction, ConflictPolicy, ConflictRule, ConflictTarget, IgnoreRule, Patch, PostBuild, ReadyChecks, ReadyExpr,
+    Selector, Stage, StageActions, SubstituteKind, SubstituteReference,
 };
 pub use stageset::{
-    Decryption, DecryptionProvider, Dependency, KubeConfig, StageSet, StageSetSpec, TimeoutPolicy,
-    UpdateWindow, WindowScope, WindowType,
+    Decryption, DecryptionProvider, Dependency, KubeConfig, StageSet, StageSetSpec, TimeoutPolicy, UpdateWindow,
+    WindowScope, WindowType,
 };
 pub use status::{
-    AnalysisCheckResult, AnalysisResult, BudgetFreeze, PendingMigration, PendingUpdate,
-    PinnedArtifact, PromotionState, RestartBaseline, RunStatus, SnapshotEntry, StagePhase,
-    StageSetStatus, StageStatus, Step,
+    AnalysisCheckResult, AnalysisResult, BudgetFreeze, PendingMigration, PendingUpdate, PinnedArtifact, PromotionState,
+    RestartBaseline, RunStatus, SnapshotEntry, StagePhase, StageSetStatus, StageStatus, Step,
 };
-pub use version::{
-    ApprovalMode, Migration, MigrationsSource, VersionFromArtifact, VersionFromObject, VersionSpec,
-};
+pub use version::{ApprovalMode, Migration, MigrationsSource, VersionFromArtifact, VersionFromObject, VersionSpec};
+
+pub use wire_enum::WireEnum;
 
 #[cfg(test)]
 mod tests;

@@ -122,6 +122,5 @@ pub mod applyset {
     /// Annotation of a parent: sorted `<Kind>.<group>` of its members.
     pub const CONTAINS_GROUP_KINDS_ANNOTATION: &str = "applyset.kubernetes.io/contains-group-kinds";
     /// Annotation of a parent: sorted namespaces of its members other than its own.
-    pub const ADDITIONAL_NAMESPACES_ANNOTATION: &str =
-        "applyset.kubernetes.io/additional-namespaces";
+    pub const ADDITIONAL_NAMESPACES_ANNOTATION: &str = "applyset.kubernetes.io/additional-namespaces";
 }

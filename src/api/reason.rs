@@ -220,10 +220,7 @@ reasons! {
 impl Reason {
     /// The reason with this word.
     pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|reason| reason.as_str() == word)
+        Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
     }
 
     /// What the reason says about what comes next, for a reason of the condition Ready. A single
@@ -251,8 +248,7 @@ impl Reason {
 
     /// Whether a Ready message with this reason ends in a link to its runbook page (contract 7.6).
     pub fn has_runbook_suffix(self) -> bool {
-        self.class().is_some()
-            && !matches!(self, Self::Succeeded | Self::Suspended | Self::Progressing)
+        self.class().is_some() && !matches!(self, Self::Succeeded | Self::Suspended | Self::Progressing)
     }
 }
 

@@ -29,11 +29,7 @@ pub struct SourceObject {
 #[serde(rename_all = "camelCase")]
 pub struct SourceSpec {
     /// On an ExternalArtifact: the object that produced it.
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub source_ref: Option<ProducerRef>,
     /// On a GitRepository or OCIRepository: what it follows.
     #[serde(
@@ -44,11 +40,7 @@ pub struct SourceSpec {
     )]
     pub reference: Option<SourceRevisionRef>,
     /// How the source verifies signatures; only its presence matters.
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub verify: Option<serde_json::Value>,
     /// Paused by its owner.
     #[serde(default, deserialize_with = "lenient")]
@@ -72,9 +64,7 @@ pub struct ProducerRef {
 impl ProducerRef {
     /// API group of the producer; empty for the core group. The version is never compared.
     pub fn group(&self) -> &str {
-        self.api_version
-            .split_once('/')
-            .map_or("", |(group, _)| group)
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 }
 
@@ -82,17 +72,9 @@ impl ProducerRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceRevisionRef {
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 }
 
@@ -100,23 +82,11 @@ pub struct SourceRevisionRef {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceStatus {
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub artifact: Option<Artifact>,
-    #[serde(
-        default,
-        deserialize_with = "lenient_list",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "lenient_list", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<SourceCondition>,
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
@@ -134,18 +104,10 @@ pub struct Artifact {
     #[serde(default, deserialize_with = "lenient")]
     pub digest: String,
     /// Size of the archive in bytes, where the source tells it.
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub size: Option<i64>,
     /// When the archive was published, as the source wrote it.
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub last_update_time: Option<String>,
 }
 
@@ -161,11 +123,7 @@ pub struct SourceCondition {
     pub reason: String,
     #[serde(default, deserialize_with = "lenient")]
     pub message: String,
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
@@ -219,17 +177,13 @@ impl Resource for SourceObject {
 }
 
 /// Reads a value, or its default where it has another shape.
-fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
-    deserializer: D,
-) -> Result<T, D::Error> {
+fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(deserializer: D) -> Result<T, D::Error> {
     let value = serde_json::Value::deserialize(deserializer)?;
     Ok(serde_json::from_value(value).unwrap_or_default())
 }
 
 /// Reads a list, leaving out items of another shape.
-fn lenient_list<'de, D: Deserializer<'de>, T: DeserializeOwned>(
-    deserializer: D,
-) -> Result<Vec<T>, D::Error> {
+fn lenient_list<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let values: Vec<serde_json::Value> = lenient(deserializer)?;
     Ok(values
         .into_iter()

@@ -84,6 +84,16 @@ impl Stage {
         non_empty(&self.path).unwrap_or("./")
     }
 
+    /// What to do with an object no conflict rule matches (run 16.6).
+    pub fn conflict_default(&self) -> ConflictAction {
+        let authored = self.conflict_policy.as_ref().and_then(|policy| policy.default.clone());
+        authored.unwrap_or(if self.force {
+            ConflictAction::Recreate
+        } else {
+            ConflictAction::Fail
+        })
+    }
+
     /// Whether objects carrying Helm hook annotations are applied.
     pub fn applies_helm_hooks(&self) -> bool {
         self.apply_helm_hook_resources.unwrap_or(true)

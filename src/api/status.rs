@@ -132,11 +132,7 @@ pub struct StageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_revision: Option<String>,
     /// Address of the artifact that was applied last.
-    #[serde(
-        rename = "appliedURL",
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "appliedURL", default, skip_serializing_if = "Option::is_none")]
     pub applied_url: Option<String>,
     /// Digest of the artifact the stage is working on, or worked on last.
     #[serde(default, skip_serializing_if = "Option::is_none")]

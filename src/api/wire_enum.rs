@@ -1,5 +1,17 @@
 //! String enums on the wire.
 
+/// An enum that travels as a string and may hold a value this release does not know.
+pub trait WireEnum {
+    /// The values the schema allows, in schema order.
+    const ALLOWED: &'static [&'static str];
+
+    /// The value as it is written on the wire.
+    fn text(&self) -> &str;
+
+    /// Whether this release knows the value.
+    fn is_known(&self) -> bool;
+}
+
 /// Defines an enum that travels as a JSON string. Its schema lists the known values, so an API
 /// server refuses others; a stored object may still carry one (from another release), so decoding
 /// keeps it as `Unknown` and the rules refuse it by name.
@@ -31,6 +43,18 @@ macro_rules! wire_enum {
             /// Whether this release knows the value.
             pub fn is_known(&self) -> bool {
                 !matches!(self, Self::Unknown(_))
+            }
+        }
+
+        impl $crate::api::WireEnum for $name {
+            const ALLOWED: &'static [&'static str] = Self::VALUES;
+
+            fn text(&self) -> &str {
+                self.as_str()
+            }
+
+            fn is_known(&self) -> bool {
+                Self::is_known(self)
             }
         }
 

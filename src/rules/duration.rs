@@ -18,13 +18,9 @@ const FRACTION_DIGITS: usize = 18;
 pub enum DurationError {
     #[error("an empty text is no duration; write for example 5m or 1h30m")]
     Empty,
-    #[error(
-        "\"{text}\" is no duration: a number is missing before \"{rest}\"; write for example 5m or 1h30m"
-    )]
+    #[error("\"{text}\" is no duration: a number is missing before \"{rest}\"; write for example 5m or 1h30m")]
     MissingNumber { text: String, rest: String },
-    #[error(
-        "\"{text}\" is no duration: the number {number} has no unit; use ns, us, ms, s, m or h"
-    )]
+    #[error("\"{text}\" is no duration: the number {number} has no unit; use ns, us, ms, s, m or h")]
     MissingUnit { text: String, number: String },
     #[error("\"{text}\" is no duration: unknown unit \"{unit}\"; use ns, us, ms, s, m or h")]
     UnknownUnit { text: String, unit: String },
@@ -47,9 +43,7 @@ pub fn parse(text: &str) -> Result<i64, DurationError> {
     if unsigned == "0" {
         return Ok(0);
     }
-    let out_of_range = || DurationError::OutOfRange {
-        text: text.to_owned(),
-    };
+    let out_of_range = || DurationError::OutOfRange { text: text.to_owned() };
     let limit = i64::MAX as u128 + u128::from(negative);
     let mut total: u128 = 0;
     let mut rest = unsigned;
@@ -103,17 +97,9 @@ fn read_group<'a>(text: &str, rest: &'a str) -> Result<(Option<u128>, &'a str), 
 }
 
 fn group_nanos(whole: &str, fraction: &str, unit: u128) -> Option<u128> {
-    let whole: u128 = if whole.is_empty() {
-        0
-    } else {
-        whole.parse().ok()?
-    };
+    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
     let kept = &fraction[..fraction.len().min(FRACTION_DIGITS)];
-    let part: u128 = if kept.is_empty() {
-        0
-    } else {
-        kept.parse().ok()?
-    };
+    let part: u128 = if kept.is_empty() { 0 } else { kept.parse().ok()? };
     whole
         .checked_mul(unit)?
         .checked_add(part * unit / 10_u128.pow(kept.len() as u32))
@@ -241,10 +227,7 @@ mod tests {
             );
         }
         for text in ["1d", "5 m", "5m ", "1H", "1w", "5\u{b5}"] {
-            assert!(
-                matches!(kind(text), DurationError::UnknownUnit { .. }),
-                "{text}"
-            );
+            assert!(matches!(kind(text), DurationError::UnknownUnit { .. }), "{text}");
         }
         for text in [
             "9223372036854775808ns",
@@ -260,9 +243,7 @@ mod tests {
     fn errors_name_the_value_and_what_to_write() {
         let message = parse("1d").unwrap_err().to_string();
         assert!(
-            message.contains("\"1d\"")
-                && message.contains("\"d\"")
-                && message.contains("ms, s, m or h"),
+            message.contains("\"1d\"") && message.contains("\"d\"") && message.contains("ms, s, m or h"),
             "{message}"
         );
         let message = parse("90").unwrap_err().to_string();

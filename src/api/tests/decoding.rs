@@ -32,22 +32,12 @@ fn what_a_person_gets_wrong_still_decodes() {
         }],
     }));
     assert_eq!(set.spec.interval, Some(Duration("ten minutes".into())));
-    assert_eq!(
-        set.spec.on_timeout,
-        Some(TimeoutPolicy::Unknown("Explode".into()))
-    );
+    assert_eq!(set.spec.on_timeout, Some(TimeoutPolicy::Unknown("Explode".into())));
     assert_eq!(
         set.spec.update_windows[0].window_type,
         WindowType::Unknown("Maybe".into())
     );
-    assert!(
-        set.spec.update_windows[0]
-            .from
-            .as_ref()
-            .unwrap()
-            .parse()
-            .is_err()
-    );
+    assert!(set.spec.update_windows[0].from.as_ref().unwrap().parse().is_err());
     let stage = &set.spec.stages[0];
     let action = &stage.actions.as_ref().unwrap().pre[0];
     assert_eq!(action.scope, Some(ActionScope::Unknown("Sometimes".into())));
@@ -79,22 +69,13 @@ fn nothing_that_is_unset_is_written() {
         serde_json::to_value(&spec).unwrap(),
         json!({"stages": [{"name": "a", "sourceRef": {"name": "x"}}]})
     );
-    assert_eq!(
-        serde_json::to_value(StageSetStatus::default()).unwrap(),
-        json!({})
-    );
+    assert_eq!(serde_json::to_value(StageSetStatus::default()).unwrap(), json!({}));
     assert_eq!(
         serde_json::to_value(StageStatus::named("a")).unwrap(),
         json!({"name": "a"})
     );
-    assert_eq!(
-        serde_json::to_value(StageInventorySpec::default()).unwrap(),
-        json!({})
-    );
-    assert_eq!(
-        serde_json::to_value(StageLedgerSpec::default()).unwrap(),
-        json!({})
-    );
+    assert_eq!(serde_json::to_value(StageInventorySpec::default()).unwrap(), json!({}));
+    assert_eq!(serde_json::to_value(StageLedgerSpec::default()).unwrap(), json!({}));
 }
 
 #[test]
@@ -110,10 +91,7 @@ fn status_fields_keep_their_names() {
                     "stepStartedAt": "2026-06-15T09:21:04.123456Z"}],
     });
     let decoded: StageSetStatus = serde_json::from_value(status.clone()).unwrap();
-    assert_eq!(
-        decoded.stage("a").unwrap().phase,
-        Some(StagePhase::Verifying)
-    );
+    assert_eq!(decoded.stage("a").unwrap().phase, Some(StagePhase::Verifying));
     assert_eq!(
         decoded.stage("a").unwrap().step,
         Some(Step::Unknown("SomethingNewer".into()))
@@ -138,13 +116,7 @@ fn an_action_has_exactly_one_verb() {
             "delete" => json!({"target": {"kind": "A", "name": "a"}}),
             _ => json!({"sourceRef": {"name": "a"}}),
         };
-        assert_eq!(
-            action(json!({"name": "n", verb: body}))
-                .verb()
-                .unwrap()
-                .name(),
-            verb
-        );
+        assert_eq!(action(json!({"name": "n", verb: body})).verb().unwrap().name(), verb);
     }
 }
 
@@ -163,10 +135,7 @@ fn producers_are_told_from_direct_sources() {
     assert!(!producer(Some(""), Some("")));
     assert!(!producer(Some("ExternalArtifact"), Some("anything/v1")));
     assert!(!producer(Some("GitRepository"), None));
-    assert!(!producer(
-        Some("Bucket"),
-        Some("source.toolkit.fluxcd.io/v1beta2")
-    ));
+    assert!(!producer(Some("Bucket"), Some("source.toolkit.fluxcd.io/v1beta2")));
     assert!(producer(Some("GitRepository"), Some("example.com/v1")));
     assert!(producer(Some("OCIRepository"), Some("v1")));
     assert!(producer(Some("JsonnetSnippet"), Some("jaas.metio.wtf/v1")));
@@ -188,23 +157,15 @@ fn sources_of_unexpected_shape_read_as_far_as_they_can() {
     .unwrap();
     assert!(source.is_ready());
     assert_eq!(source.spec.source_ref, None);
-    assert_eq!(
-        source.spec.reference.as_ref().unwrap().commit.as_deref(),
-        Some("abc")
-    );
+    assert_eq!(source.spec.reference.as_ref().unwrap().commit.as_deref(), Some("abc"));
     assert!(source.spec.verify.is_some());
     let artifact = source.status.artifact.unwrap();
     assert_eq!(
-        (
-            artifact.url.as_str(),
-            artifact.digest.as_str(),
-            artifact.size
-        ),
+        (artifact.url.as_str(), artifact.digest.as_str(), artifact.size),
         ("http://a", "", None)
     );
 
-    let bare: SourceObject =
-        serde_json::from_value(json!({"metadata": {"name": "x"}, "status": []})).unwrap();
+    let bare: SourceObject = serde_json::from_value(json!({"metadata": {"name": "x"}, "status": []})).unwrap();
     assert!(!bare.is_ready());
     assert_eq!(bare.status.artifact, None);
 }
@@ -215,4 +176,25 @@ fn stage_tokens_split_at_the_first_at_sign() {
     for bad in ["web", "@t", "web@", ""] {
         assert_eq!(annotation::stage_token(bad), None, "{bad:?}");
     }
+}
+
+#[test]
+fn a_ledger_keeps_its_summary_and_one_completion_per_action() {
+    let done = |stage: &str, action: &str, origin: &str| -> CompletedAction {
+        serde_json::from_value(json!({
+            "stage": stage, "action": action, "origin": origin, "completedAt": "2026-01-01T00:00:00Z",
+        }))
+        .unwrap()
+    };
+    let mut status = StageLedgerStatus::default();
+    assert!(status.record(done("data", "seed", "Executed")));
+    assert!(status.record(done("web", "seed", "Baselined")));
+    assert!(!status.record(done("data", "seed", "Baselined")));
+    assert_eq!(status.completed_actions[0].origin, CompletionOrigin::Executed);
+    assert_eq!(status.summary.as_deref(), Some("data/seed, web/seed"));
+    assert!(status.is_completed("web", "seed") && !status.is_completed("web", "init"));
+    status.retain(|done| done.stage != "data");
+    assert_eq!(status.summary.as_deref(), Some("web/seed"));
+    status.retain(|_| false);
+    assert_eq!(serde_json::to_value(&status).unwrap(), json!({}));
 }

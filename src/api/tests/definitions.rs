@@ -56,10 +56,7 @@ fn files_read_back_as_the_same_definitions() {
         assert_eq!(read, crd, "{file}");
         // A YAML 1.1 reader, which kubectl's is, takes these words for booleans unless quoted.
         for word in ["True", "False", "yes", "no", "on", "off", "y", "n"] {
-            assert!(
-                !text.contains(&format!("- {word}\n")),
-                "{file}: {word} is not quoted"
-            );
+            assert!(!text.contains(&format!("- {word}\n")), "{file}: {word} is not quoted");
         }
     }
 }
@@ -67,14 +64,7 @@ fn files_read_back_as_the_same_definitions() {
 #[test]
 fn names_and_scope() {
     let expected = [
-        (
-            "stagesets",
-            "stageset",
-            "StageSet",
-            "StageSetList",
-            json!(null),
-            true,
-        ),
+        ("stagesets", "stageset", "StageSet", "StageSetList", json!(null), true),
         (
             "stageinventories",
             "stageinventory",
@@ -94,10 +84,7 @@ fn names_and_scope() {
     ];
     for (plural, singular, kind, list_kind, short_names, has_status) in expected {
         let crd = definition(kind);
-        assert_eq!(
-            crd["metadata"]["name"],
-            format!("{plural}.stages.metio.wtf")
-        );
+        assert_eq!(crd["metadata"]["name"], format!("{plural}.stages.metio.wtf"));
         assert_eq!(crd["spec"]["group"], "stages.metio.wtf");
         assert_eq!(crd["spec"]["scope"], "Namespaced");
         let names = &crd["spec"]["names"];
@@ -121,17 +108,10 @@ fn names_and_scope() {
             (&versions[0]["served"], &versions[0]["storage"]),
             (&json!(true), &json!(true))
         );
-        let subresources = versions[0]
-            .get("subresources")
-            .cloned()
-            .unwrap_or(json!({}));
+        let subresources = versions[0].get("subresources").cloned().unwrap_or(json!({}));
         assert_eq!(
             subresources,
-            if has_status {
-                json!({"status": {}})
-            } else {
-                json!({})
-            },
+            if has_status { json!({"status": {}}) } else { json!({}) },
             "{kind}"
         );
         assert_eq!(root(&crd)["required"], json!(["spec"]), "{kind}");
@@ -167,12 +147,7 @@ fn columns() {
     assert_eq!(
         columns("StageSet"),
         expected(&[
-            (
-                "Ready",
-                "string",
-                0,
-                r#".status.conditions[?(@.type=="Ready")].status"#
-            ),
+            ("Ready", "string", 0, r#".status.conditions[?(@.type=="Ready")].status"#),
             (
                 "Reason",
                 "string",
@@ -191,24 +166,14 @@ fn columns() {
     assert_eq!(
         columns("StageInventory"),
         expected(&[
-            (
-                "Stage",
-                "string",
-                0,
-                r".metadata.labels.stages\.metio\.wtf/stage"
-            ),
+            ("Stage", "string", 0, r".metadata.labels.stages\.metio\.wtf/stage"),
             ("Age", "date", 0, ".metadata.creationTimestamp"),
         ])
     );
     assert_eq!(
         columns("StageLedger"),
         expected(&[
-            (
-                "Completed",
-                "string",
-                1,
-                ".status.completedActions[*].action"
-            ),
+            ("Completed", "string", 1, ".status.summary"),
             ("Age", "date", 0, ".metadata.creationTimestamp"),
         ])
     );
@@ -216,9 +181,7 @@ fn columns() {
 
 #[test]
 fn inventories_may_be_applyset_parents() {
-    let label = |kind: &str| {
-        definition(kind)["metadata"]["labels"]["applyset.kubernetes.io/is-parent-type"].clone()
-    };
+    let label = |kind: &str| definition(kind)["metadata"]["labels"]["applyset.kubernetes.io/is-parent-type"].clone();
     assert_eq!(label("StageInventory"), "true");
     assert_eq!(label("StageSet"), Value::Null);
     assert_eq!(label("StageLedger"), Value::Null);
@@ -238,18 +201,14 @@ fn names_that_become_label_values_are_bounded() {
 #[test]
 fn kube_config_needs_exactly_one_reference() {
     let crd = definition("StageSet");
-    let rules =
-        root(&crd)["properties"]["spec"]["properties"]["kubeConfig"]["x-kubernetes-validations"]
-            .as_array()
-            .unwrap()
-            .clone();
+    let rules = root(&crd)["properties"]["spec"]["properties"]["kubeConfig"]["x-kubernetes-validations"]
+        .as_array()
+        .unwrap()
+        .clone();
     assert_eq!(rules.len(), 2);
     for rule in rules {
         let message = rule["message"].as_str().unwrap();
-        assert!(
-            message.contains("spec.kubeConfig.secretRef")
-                && message.contains("spec.kubeConfig.configMapRef")
-        );
+        assert!(message.contains("spec.kubeConfig.secretRef") && message.contains("spec.kubeConfig.configMapRef"));
     }
 }
 
@@ -309,17 +268,10 @@ fn schemas_use_only_what_a_structural_schema_may() {
             .as_object()
             .unwrap_or_else(|| panic!("{kind} {path}: a schema must be an object"));
         for keyword in schema.keys() {
-            assert!(
-                ALLOWED.contains(&keyword.as_str()),
-                "{kind} {path}: keyword {keyword}"
-            );
+            assert!(ALLOWED.contains(&keyword.as_str()), "{kind} {path}: keyword {keyword}");
         }
         assert!(schema["type"].is_string(), "{kind} {path}: no type");
-        assert_ne!(
-            schema.get("additionalProperties"),
-            Some(&json!(false)),
-            "{kind} {path}"
-        );
+        assert_ne!(schema.get("additionalProperties"), Some(&json!(false)), "{kind} {path}");
     });
 }
 
@@ -327,11 +279,7 @@ fn schemas_use_only_what_a_structural_schema_may() {
 fn every_field_is_explained() {
     let mut count = 0;
     for_each_schema(|kind, path, schema| {
-        if path.ends_with("[]")
-            || path.ends_with("{}")
-            || path.starts_with("metadata")
-            || path == "status"
-        {
+        if path.ends_with("[]") || path.ends_with("{}") || path.starts_with("metadata") || path == "status" {
             return;
         }
         count += 1;
@@ -394,19 +342,9 @@ fn selectors_are_atomic() {
 #[test]
 fn lists_that_are_maps_require_their_keys() {
     for_each_schema(|kind, path, schema| {
-        for key in schema["x-kubernetes-list-map-keys"]
-            .as_array()
-            .into_iter()
-            .flatten()
-        {
-            let required = schema["items"]["required"]
-                .as_array()
-                .cloned()
-                .unwrap_or_default();
-            assert!(
-                required.contains(key),
-                "{kind} {path}: {key} is not required"
-            );
+        for key in schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten() {
+            let required = schema["items"]["required"].as_array().cloned().unwrap_or_default();
+            assert!(required.contains(key), "{kind} {path}: {key} is not required");
         }
     });
 }

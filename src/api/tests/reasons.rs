@@ -34,11 +34,7 @@ fn classes_follow_the_contract() {
         of_class(Class::Retrying),
         ["ResolveFailed", "MigrationFailed", "StageFailed"]
     );
-    assert!(
-        Reason::InvalidSpec.is_terminal()
-            && Reason::Stalled.is_terminal()
-            && Reason::MigrationDirty.is_terminal()
-    );
+    assert!(Reason::InvalidSpec.is_terminal() && Reason::Stalled.is_terminal() && Reason::MigrationDirty.is_terminal());
     assert!(!Reason::UpdateDeferred.is_terminal() && !Reason::DriftCorrected.is_terminal());
 }
 
@@ -80,9 +76,6 @@ fn deliberate_waits_are_not_warnings() {
     assert_eq!(Reason::InvalidSpec.event(), Some(EventType::Warning));
     assert_eq!(Reason::Progressing.event(), None);
     for reason in Reason::ALL.iter().filter(|r| r.place() == Place::Event) {
-        assert!(
-            reason.event().is_some(),
-            "{reason} is an event without a type"
-        );
+        assert!(reason.event().is_some(), "{reason} is an event without a type");
     }
 }
