@@ -62,6 +62,11 @@ pub fn parse(text: &str) -> Result<i64, DurationError> {
     i64::try_from(if negative { -total } else { total }).map_err(|_| out_of_range())
 }
 
+/// A duration for waiting: `None` where it is absent, malformed or not positive, which all mean unset (api 3.1).
+pub fn set(text: Option<&str>) -> Option<StdDuration> {
+    positive(text?).ok().flatten()
+}
+
 /// Reads one number with its unit: its nanoseconds (`None` past any range) and what follows.
 fn read_group<'a>(text: &str, rest: &'a str) -> Result<(Option<u128>, &'a str), DurationError> {
     let digits = |s: &'a str| s.split_at(s.find(|c: char| !c.is_ascii_digit()).unwrap_or(s.len()));

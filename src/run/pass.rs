@@ -365,7 +365,7 @@ impl<'a> Pass<'a> {
     /// The intervals of this StageSet, defaults applied.
     pub(super) fn cadence(&self) -> Cadence {
         let spec = &self.set.spec;
-        let read = |d: Option<&crate::api::Duration>| crate::rules::duration::positive(d.map(|d| d.0.as_str()));
+        let read = |d: Option<&crate::api::Duration>| crate::rules::duration::set(d.map(|d| d.0.as_str()));
         Cadence::resolve(
             read(spec.interval.as_ref()),
             read(spec.retry_interval.as_ref()),

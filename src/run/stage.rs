@@ -347,8 +347,8 @@ impl Pass<'_> {
     }
 
     /// The bound of the verify phase and the field it comes from.
-    fn bound(&self, stage: &Stage) -> (Duration, &'static str) {
-        let read = |d: Option<&crate::api::Duration>| crate::rules::duration::positive(d.map(|d| d.0.as_str()));
+    pub(super) fn bound(&self, stage: &Stage) -> (Duration, &'static str) {
+        let read = |d: Option<&crate::api::Duration>| crate::rules::duration::set(d.map(|d| d.0.as_str()));
         let checks = stage.ready_checks.as_ref().and_then(|c| c.timeout.as_ref());
         read(checks)
             .map(|d| (d, "readyChecks.timeout"))
