@@ -180,15 +180,7 @@ impl Tenant {
         let mut items = Vec::new();
         let mut next: Option<String> = None;
         loop {
-            let mut query = url::form_urlencoded::Serializer::new(String::new());
-            query.append_pair("limit", "500");
-            if let Some(selector) = label_selector {
-                query.append_pair("labelSelector", selector);
-            }
-            if let Some(token) = &next {
-                query.append_pair("continue", token);
-            }
-            let path = format!("{}?{}", served.path(kind, None), query.finish());
+            let path = format!("{}?{}", served.path(kind, None), page_query(label_selector, next.as_deref()));
             let request = http::Request::get(path)
                 .body(Vec::new())
                 .map_err(|e| Error::Client(e.to_string()))?;
@@ -264,4 +256,16 @@ impl Tenant {
             source,
         })
     }
+}
+
+fn page_query(label_selector: Option<&str>, next: Option<&str>) -> String {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    query.append_pair("limit", "500");
+    if let Some(selector) = label_selector {
+        query.append_pair("labelSelector", selector);
+    }
+    if let Some(token) = next {
+        query.append_pair("continue", token);
+    }
+    query.finish()
 }
