@@ -128,7 +128,7 @@ pub struct ConflictPolicy {
 }
 
 /// What to do with the objects a target matches.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConflictRule {
     /// What to do: Fail, Recreate (delete and create again), or KeepExisting (leave it as it is).
@@ -147,12 +147,6 @@ wire_enum! {
         Fail = "Fail",
         Recreate = "Recreate",
         KeepExisting = "KeepExisting",
-    }
-}
-
-impl Default for ConflictAction {
-    fn default() -> Self {
-        Self::Fail
     }
 }
 

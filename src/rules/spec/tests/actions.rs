@@ -229,13 +229,21 @@ fn patch() {
         &format!("{path}.patch"),
         &["json6902"],
     );
-    let operations = |text: &str| patch("kind: A, name: a", &format!("type: json6902, patch: '{text}'"));
-    refused(
-        "15.10",
-        &operations("{}"),
-        &format!("{path}.patch"),
-        &["list of operations"],
-    );
+    accepted(&patch(
+        "apiVersion: apps/v1, kind: A, selector: {matchLabels: {a: b}}",
+        merge,
+    ));
+}
+
+#[test]
+fn json_patches() {
+    let path = format!("{PRE}.patch.patch");
+    let operations = |text: &str| {
+        pre(&format!(
+            "patch: {{target: {{kind: A, name: a}}, type: json6902, patch: '{text}'}}"
+        ))
+    };
+    refused("15.10", &operations("{}"), &path, &["list of operations"]);
     let good = r#"{"op":"add","path":"/a","value":1}"#;
     for bad in [
         r#"{"op":"put","path":"/a"}"#,
@@ -247,17 +255,13 @@ fn patch() {
         refused(
             "15.10",
             &operations(&format!("[{good},{bad}]")),
-            &format!("{path}.patch"),
+            &path,
             &["operation 1"],
         );
     }
     accepted(&operations(&format!(
         r#"[{good},{{"op":"remove","path":"/b"}},{{"op":"copy","from":"/a","path":"/c"}}]"#
     )));
-    accepted(&patch(
-        "apiVersion: apps/v1, kind: A, selector: {matchLabels: {a: b}}",
-        merge,
-    ));
 }
 
 #[test]

@@ -186,6 +186,20 @@ fn gates_over_pods() {
             &format!("{path}.checks[1].name"),
             &["\"c\"", "twice"],
         );
+        refused(
+            "P10",
+            &check(&format!("name: c, {selector}, onFailure: Panic")),
+            &format!("{path}.checks[0].onFailure"),
+            &["\"Panic\"", "Hold, Rollback"],
+        );
+    }
+}
+
+#[test]
+fn selectors_of_gates() {
+    for (gate, extra) in [("restartGate", ""), ("eventGate", ", reasons: [BackOff]")] {
+        let path = format!("{GATE}.{gate}");
+        let check = |fields: &str| promotion(&format!("{gate}: {{checks: [{{{fields}{extra}}}]}}"));
         let at = format!("{path}.checks[0].selector");
         for (expression, cause) in [
             ("key: a, operator: Like, values: [b]", "\"Like\""),
@@ -214,13 +228,11 @@ fn gates_over_pods() {
             &at,
             &["stage \"web\"", "\"c\"", "empty selector"],
         );
-        refused(
-            "P10",
-            &check(&format!("name: c, {selector}, onFailure: Panic")),
-            &format!("{path}.checks[0].onFailure"),
-            &["\"Panic\"", "Hold, Rollback"],
-        );
     }
+}
+
+#[test]
+fn event_checks() {
     let events = |fields: &str| {
         promotion(&format!(
             "eventGate: {{checks: [{{name: c, selector: {{matchLabels: {{a: b}}}}, {fields}}}]}}"
