@@ -41,7 +41,9 @@ all_alive() {
   done
 }
 
-kubectl() { "$(path_of kubectl)" --kubeconfig "$INSTANCE/kubeconfig" "$@"; }
+# Like all that is run while the lock is held, without the lock: it would keep it
+# for a while after an `up` that is killed.
+kubectl() { "$(path_of kubectl)" --kubeconfig "$INSTANCE/kubeconfig" "$@" 8>&-; }
 
 load_ports() {
   local name port

@@ -45,7 +45,7 @@ own_pids() {
 await() {
   local component=$1 timeout=$2 url=$3 pid
   pid=$(pid_of "$component") || failed "$component" 'has stopped'
-  "$(path_of probe)" -timeout "$timeout" -ca "$INSTANCE/pki/ca.crt" -pid "$pid" "$url" ||
+  "$(path_of probe)" -timeout "$timeout" -ca "$INSTANCE/pki/ca.crt" -pid "$pid" "$url" 8>&- ||
     failed "$component" 'does not answer'
 }
 
@@ -53,6 +53,14 @@ failed() {
   local component=$1 log=$INSTANCE/logs/$1.log
   [[ ! -s $log ]] || tail -n 25 "$log" >&2
   die "$component $2" "its log: $log" "to start afresh: $0 down --name $NAME, and up again"
+}
+
+# A process that is ending has lost its environment before it lets go of its
+# ports, so this looks at its state. Init may leave a dead one unburied.
+gone() {
+  local stat
+  { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+  [[ ${stat##*) } == [ZX]* ]]
 }
 
 # Sends a signal to pids and waits until they are gone or the time is over.
@@ -65,7 +73,7 @@ signal_and_wait() {
   while :; do
     left=0
     for pid in "$@"; do
-      ! ours "$pid" || left=1
+      gone "$pid" || left=1
     done
     ((left)) || return 0
     ((SECONDS < deadline)) || return 1
