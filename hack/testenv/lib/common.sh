@@ -52,6 +52,6 @@ need_go() {
 
 need_git() {
   command -v git >/dev/null || die 'git is missing, which serves the repositories of --with flux' 'install it'
-  git http-backend </dev/null 2>&1 | grep -q 'REQUEST_METHOD\|Status:' ||
+  [[ -x $(git --exec-path)/git-http-backend ]] ||
     die 'this git has no http-backend' 'install the whole of it (some systems split it up)'
 }

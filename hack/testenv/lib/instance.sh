@@ -192,13 +192,13 @@ start_kwok() {
 
 # The servers that Flux's sources are read from, and the one for its events.
 start_servers() {
-  mkdir -p "$INSTANCE"/{git,oci,s3,s3-meta}
+  mkdir -p "$INSTANCE"/{git,oci,s3,metadata-of-s3}
   alive githttp || start githttp "$(path_of githttp)" -root "$INSTANCE/git" -addr "127.0.0.1:${PORT[githttp]}"
   alive registry || start registry env OTEL_TRACES_EXPORTER=none "$(path_of registry)" serve "$INSTANCE/registry.yaml"
   alive versitygw || start versitygw "$(path_of versitygw)" --quiet \
     --access "$S3_ACCESS_KEY" --secret "$S3_SECRET_KEY" --region us-east-1 \
     --port "127.0.0.1:${PORT[versitygw]}" --health /healthz \
-    posix --sidecar "$INSTANCE/s3-meta" "$INSTANCE/s3"
+    posix --sidecar "$INSTANCE/metadata-of-s3" "$INSTANCE/s3"
   alive eventsink || start eventsink "$(path_of eventsink)" \
     -addr "127.0.0.1:${PORT[eventsink]}" \
     -file "$INSTANCE/events.jsonl" -rejected "$INSTANCE/events-rejected.jsonl"
