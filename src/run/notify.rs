@@ -67,7 +67,7 @@ impl Notice {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {
-                "generateName": format!("{}.", cut(self.name.clone(), 200)),
+                "name": format!("{}.{:x}", self.name, self.at.as_nanosecond()),
                 "namespace": self.namespace,
                 "annotations": self.annotations,
             },

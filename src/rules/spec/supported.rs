@@ -108,19 +108,16 @@ features! {
 
 /// The features this release does not have. An entry goes when its feature comes.
 const MISSING: &[Feature] = &[
-    Feature::ServiceAccounts,
     Feature::RemoteClusters,
     Feature::CloudClusters,
     Feature::Dependencies,
     Feature::DependencyVersions,
     Feature::UpdateWindows,
-    Feature::DriftDetection,
     Feature::Ignore,
     Feature::Patches,
     Feature::PostBuild,
     Feature::ConflictPolicy,
     Feature::Force,
-    Feature::ReadyChecks,
     Feature::ReadyExpressions,
     Feature::HelmHooks,
     Feature::TimeoutHold,
