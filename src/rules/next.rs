@@ -16,6 +16,8 @@ pub enum Standing {
         /// The retry is due, or what was awaited has turned ready by itself.
         due: bool,
     },
+    /// Every stage is through; what is left, the prune, is held or failed.
+    Held,
     /// Anything else: interrupted between two steps.
     Between,
 }
@@ -57,7 +59,9 @@ pub fn next(run: Option<RunFacts>, settled: bool, requested: bool) -> Next {
     };
     let outdated = !run.generation_current || !run.pins_current;
     match run.standing {
-        Standing::Failed { .. } | Standing::Verifying { stuck: true, .. } if outdated => Next::Start { attempt: 1 },
+        Standing::Failed { .. } | Standing::Held | Standing::Verifying { stuck: true, .. } if outdated => {
+            Next::Start { attempt: 1 }
+        }
         Standing::Failed { due } if due || requested => Next::Start {
             attempt: run.attempt.saturating_add(1),
         },
@@ -65,7 +69,7 @@ pub fn next(run: Option<RunFacts>, settled: bool, requested: bool) -> Next {
         Standing::Verifying { known, .. } if !run.generation_current && !known => Next::Start { attempt: 1 },
         Standing::Verifying { .. } => Next::Resume,
         Standing::Between if !run.generation_current => Next::Start { attempt: 1 },
-        Standing::Between => Next::Resume,
+        Standing::Between | Standing::Held => Next::Resume,
     }
 }
 
@@ -107,6 +111,13 @@ mod tests {
         assert_eq!(next(run(failed(true), true, true), false, false), Next::Start { attempt: 3 });
         assert_eq!(next(run(failed(false), true, true), false, true), Next::Start { attempt: 3 });
         assert_eq!(next(run(failed(false), true, false), false, false), Next::Start { attempt: 1 });
+    }
+
+    #[test]
+    fn a_held_prune_gives_way_to_something_newer() {
+        assert_eq!(next(run(Standing::Held, true, true), false, false), Next::Resume);
+        assert_eq!(next(run(Standing::Held, true, false), false, false), Next::Start { attempt: 1 });
+        assert_eq!(next(run(Standing::Held, false, true), false, false), Next::Start { attempt: 1 });
     }
 
     #[test]

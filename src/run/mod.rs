@@ -10,6 +10,7 @@ mod pin;
 mod prune;
 mod record;
 mod render;
+mod restore;
 mod stage;
 mod status;
 mod steady;

@@ -40,6 +40,8 @@ pub struct Pass<'a> {
     pub(super) requested: bool,
     /// Something newer than the unfinished run waits.
     pub(super) outdated: bool,
+    /// A record was rebuilt in this pass: nothing is pruned before the next.
+    pub(super) prune_deferred: bool,
     /// Watches this StageSet needs from now on.
     pub(super) needed: HashSet<WatchKey>,
     /// Whether a wait is behind us, so that the next effect wants its intent written first.
@@ -66,6 +68,7 @@ impl<'a> Pass<'a> {
             artifacts: Vec::new(),
             requested: false,
             outdated: false,
+            prune_deferred: false,
             needed: HashSet::new(),
             wrote_in_pass: false,
         }
@@ -96,6 +99,10 @@ impl<'a> Pass<'a> {
         };
         self.note_attempted(&offered);
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
+        match self.restore_records().await {
+            Ok(restored) => self.prune_deferred = restored,
+            Err((at, failure)) => return Ok(self.failed(at, failure)),
+        }
         match self.next(&offered).await? {
             Next::Steady => self.steady().await,
             Next::Rest => self.rest().await,
@@ -227,6 +234,7 @@ impl<'a> Pass<'a> {
                 let stuck = outdated && (self.unchanged_for_long(at, now) || self.in_error_wait(at).await?);
                 Ok(Standing::Verifying { stuck, known })
             }
+            None if self.position(|s| s.phase != Some(StagePhase::Ready)).is_none() => Ok(Standing::Held),
             None => Ok(Standing::Between),
         }
     }

@@ -39,7 +39,8 @@ impl Pass<'_> {
         self.status.run = None;
         self.memory.full_at = Some(std::time::Instant::now());
         tracing::info!(stages = self.status.stages.len(), ready = true, "StageSet synced");
-        let wake = if newer { std::time::Duration::ZERO } else { jittered(self.cadence().steady) };
+        let again = newer || self.prune_deferred;
+        let wake = if again { std::time::Duration::ZERO } else { jittered(self.cadence().steady) };
         Ok(End {
             situation: Situation::Succeeded {
                 message: self.deployed(),
@@ -48,7 +49,7 @@ impl Pass<'_> {
         })
     }
 
-    fn failed_prune(&mut self, at: usize, failure: Failure) -> End {
+    pub(super) fn failed_prune(&mut self, at: usize, failure: Failure) -> End {
         let phase = self.status.stages[at].phase.clone();
         let message = failure.message.clone();
         let end = self.failed(at, failure);
@@ -73,7 +74,10 @@ impl Pass<'_> {
         }
     }
 
-    async fn prune(&mut self) -> Result<Option<End>, Failure> {
+    pub(super) async fn prune(&mut self) -> Result<Option<End>, Failure> {
+        if self.prune_deferred {
+            return Ok(None);
+        }
         let spec = self.set.spec.clone();
         let mut desired = Vec::with_capacity(spec.stages.len());
         for (at, stage) in spec.stages.iter().enumerate() {

@@ -62,6 +62,17 @@ impl Pass<'_> {
         if full {
             self.memory.full_at = Some(Instant::now());
         }
+        if self.has_leftovers() {
+            let last = spec.stages.len().saturating_sub(1);
+            match self.prune().await {
+                Ok(None) => {}
+                Ok(Some(held)) => return Ok(held),
+                Err(failure) => return Ok(self.failed_prune(last, failure)),
+            }
+        }
+        if self.prune_deferred {
+            wake = Wake::In(Duration::ZERO);
+        }
         Ok(End {
             situation: self.standing_of_release(bad, doubtful),
             wake,
