@@ -121,6 +121,8 @@ impl Sources {
     /// # Errors
     /// The failed request; [`Error::UnknownKind`] where the kind is not served.
     pub async fn get(self: &Arc<Self>, key: &SourceKey, api_version: &str) -> Result<Option<Arc<Value>>, Error> {
+        // Asked first: a watch on one version must not answer for a version that is not served.
+        self.cluster.kinds().resolve(&self.cluster.own_client(), api_version, &key.kind).await?;
         self.engage(api_version, &key.kind);
         if self.covers(key) {
             return Ok(self.lock().objects.get(key).cloned());

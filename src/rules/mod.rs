@@ -4,6 +4,7 @@
 pub mod backoff;
 pub mod condition;
 pub mod conflict;
+pub mod dependency;
 pub mod drift;
 pub mod duration;
 pub mod inventory;

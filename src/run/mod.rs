@@ -3,6 +3,7 @@
 
 mod apply;
 mod context;
+mod gates;
 mod notify;
 mod outcome;
 mod pass;

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::context::{Context, Memory};
+use super::gates::Windowed;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::{pin, render, status, verify};
@@ -93,11 +94,25 @@ impl<'a> Pass<'a> {
             return Ok(end);
         }
         self.merge_stages();
+        if let Some(end) = self.dependencies().await? {
+            return Ok(end);
+        }
         let offered = match pin::resolve(self.ctx, &self.set).await? {
             Ok(offered) => offered,
             Err(unresolved) => return Ok(self.unresolved(&unresolved)),
         };
         self.note_attempted(&offered);
+        let (offered, hold) = match self.windows(offered) {
+            Windowed::Open(offered) => (offered, None),
+            Windowed::Held { applied, hold } => (applied, Some(hold)),
+            Windowed::Closed(end) => return Ok(end),
+        };
+        let end = self.go_on(offered).await?;
+        Ok(self.with_hold(end, hold))
+    }
+
+    /// Begins, resumes, or looks after what is deployed.
+    async fn go_on(&mut self, offered: Vec<Artifact>) -> Result<End, Stop> {
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
         match self.restore_records().await {
             Ok(restored) => self.prune_deferred = restored,

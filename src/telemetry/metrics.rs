@@ -23,6 +23,7 @@ pub struct Metrics {
     pub reconciles: IntCounterVec,
     pub stage_applied: IntCounterVec,
     pub drift_corrected: IntCounterVec,
+    pub update_deferred: IntCounterVec,
     pub stage_ready: IntGaugeVec,
     pub skipped_entries: IntCounterVec,
     pub watch_failures: IntCounterVec,
@@ -61,6 +62,7 @@ impl Metrics {
             reconciles: counters(&r, "stageset_reconcile_total", "Decided outcomes by final Ready reason.", &[object[0], object[1], "reason"])?,
             stage_applied: counters(&r, "stageset_stage_applied_total", "Stages applied and verified.", &[object[0], object[1], "stage"])?,
             drift_corrected: counters(&r, "stageset_drift_corrected_total", "Objects put back to what was applied.", &[object[0], object[1], "stage"])?,
+            update_deferred: counters(&r, "stageset_update_deferred_total", "Updates that a window began to hold.", object)?,
             skipped_entries: counters(&r, "stageset_inventory_skipped_entries_total", "Malformed inventory entries skipped.", &["namespace", "stageset", "stage"])?,
             watch_failures: counters(&r, "stageset_watch_engagement_failures_total", "Watches on producer kinds that could not be started.", &["gvk"])?,
             teardown_forced: counters(&r, "stageset_teardown_force_drop_total", "Finalizers dropped although teardown failed.", &[object[0], object[1], "reason"])?,
@@ -123,6 +125,7 @@ impl Metrics {
         for stage in stages.unwrap_or_default() {
             self.drop_stage(namespace, name, &stage);
         }
+        let _ = self.update_deferred.remove_label_values(&[namespace, name]);
         let reasons = self.known_reasons.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
         for reason in reasons.unwrap_or_default() {
             let _ = self.reconciles.remove_label_values(&[namespace, name, &reason]);

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{ObjectId, keys};
 
 /// The StageSet that owns an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerRef {
     pub name: String,
     pub namespace: String,

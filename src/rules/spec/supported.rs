@@ -110,9 +110,6 @@ features! {
 const MISSING: &[Feature] = &[
     Feature::RemoteClusters,
     Feature::CloudClusters,
-    Feature::Dependencies,
-    Feature::DependencyVersions,
-    Feature::UpdateWindows,
     Feature::Ignore,
     Feature::Patches,
     Feature::PostBuild,
