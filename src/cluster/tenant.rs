@@ -117,6 +117,35 @@ impl Tenant {
         self.send(|| format!("patch {target}"), request).await
     }
 
+    /// JSON-patches an object (RFC 6902).
+    ///
+    /// # Errors
+    /// The failed request; 422 when a `test` in the patch does not hold.
+    pub async fn json_patch(&self, target: &Target, patch: &Value, manager: &str) -> Result<Value, Error> {
+        let served = self.served(&target.api_version, &target.kind).await?;
+        let path = format!("{}?fieldManager={manager}", served.path(target, Some(&target.name)));
+        let body = serde_json::to_vec(patch).map_err(|source| Error::Decode {
+            what: format!("patch {target}"),
+            source,
+        })?;
+        let request = http::Request::patch(path)
+            .header(http::header::CONTENT_TYPE, "application/json-patch+json")
+            .body(body)
+            .map_err(|e| Error::Client(e.to_string()))?;
+        self.send(|| format!("patch {target}"), request).await
+    }
+
+    /// Asks whether an object could be created, without storing it.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn try_create(&self, object: &Value, manager: &str) -> Result<(), Error> {
+        let target = Target::of(object)?;
+        let served = self.served(&target.api_version, &target.kind).await?;
+        let path = format!("{}?dryRun=All&fieldManager={manager}", served.path(&target, None));
+        self.send_json(|| format!("dry-run create {target}"), http::Method::POST, path, object).await.map(drop)
+    }
+
     /// Creates an object, named or with a `generateName`.
     ///
     /// # Errors

@@ -95,4 +95,6 @@ pub struct Known {
     pub readiness: Readiness,
     /// When we last changed it.
     pub changed_at: Timestamp,
+    /// Left alone by its own wish or by policy: not waited for.
+    pub skipped: bool,
 }

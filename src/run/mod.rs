@@ -16,6 +16,7 @@ mod stage;
 mod status;
 mod steady;
 mod teardown;
+mod treatment;
 mod verify;
 
 use std::sync::Arc;

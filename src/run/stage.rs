@@ -120,12 +120,7 @@ impl Pass<'_> {
         // Every object is in the memory from here on, so that a crash of the apply in the middle still awaits all.
         let mut known: BTreeMap<ObjectId, Known> = std::mem::take(&mut memory.objects);
         known.retain(|id, _| rendered.ids.contains(id));
-        let applier = Applier {
-            ctx: self.ctx,
-            owner: self.owner,
-            tenant,
-            part_of: applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace),
-        };
+        let applier = self.applier(stage, tenant)?;
         let report = applier.run(rendered.objects, &mut known).await;
         let complete = known.len() == rendered.ids.len();
         let memory = self.memory.stages.entry(stage.name.clone()).or_default();
@@ -190,6 +185,18 @@ impl Pass<'_> {
         entry.entries_count = i64::try_from(wanted.len()).ok();
         entry.shards = i32::try_from(shards).ok();
         Ok(())
+    }
+
+    /// An apply of this stage's objects, under its policy.
+    pub(super) fn applier<'b>(&'b self, stage: &Stage, tenant: &'b Tenant) -> Result<Applier<'b>, Failure> {
+        Ok(Applier {
+            ctx: self.ctx,
+            owner: self.owner,
+            tenant,
+            part_of: applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace),
+            policy: super::treatment::policy(stage),
+            ignore: super::treatment::ignore(&self.set.spec, stage)?,
+        })
     }
 
     pub(super) fn recorder<'b>(&'b self, at: usize, stage: &'b Stage) -> Recorder<'b> {
@@ -430,6 +437,7 @@ impl Known {
                 message: "not looked at yet".into(),
             },
             changed_at,
+            skipped: false,
         }
     }
 }

@@ -171,12 +171,7 @@ impl Pass<'_> {
         memory: &mut StageMemory,
     ) -> Result<(), Failure> {
         let objects: Vec<Value> = look.drifted.iter().filter_map(|id| sent.remove(id)).collect();
-        let applier = Applier {
-            ctx: self.ctx,
-            owner: self.owner,
-            tenant,
-            part_of,
-        };
+        let applier = self.applier(stage, tenant)?;
         for id in &look.drifted {
             if let Some(known) = memory.objects.get_mut(id) {
                 known.sent = 0;

@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use super::context::{Context, Known};
 use super::outcome::Failure;
-use crate::api::names::label;
+use crate::api::names::{FIELD_MANAGER, label};
 use crate::cluster::watch::{Coverage, Knowledge, Owner, WatchKey, parse_version};
 use crate::cluster::{Error, Target, Tenant, resource_version, uid};
 use crate::rules::backoff::POLL_LADDER;
-use crate::rules::drift::differs;
+use crate::rules::drift;
 use crate::rules::inventory::ObjectId;
 use crate::rules::readiness::{self, Awaited, Readiness, error_wait, judge, look_through, pod_selector};
 
@@ -132,6 +132,9 @@ impl Observer<'_> {
     ) -> Result<Vec<(ObjectId, WatchKey)>, Failure> {
         let mut stale = Vec::new();
         for (id, known) in known {
+            if known.skipped && self.mode != Mode::Full {
+                continue;
+            }
             let (key, coverage) = self.cover(id, &known.api_version, needed).await?;
             let unchanged = self.ctx.hub.knows(&key, &id.name, &known.uid, known.version) == Knowledge::Unchanged;
             let vouched = coverage == Coverage::Live && unchanged;
@@ -195,7 +198,12 @@ impl Observer<'_> {
         if crate::cluster::label(&live, label::NAME) == Some(&self.owner.name) {
             self.ctx.hub.note(key, &id.name, &known.uid, known.version, self.owner);
         }
-        let drifted = sent.is_some_and(|sent| differs(sent, &live));
+        if known.skipped {
+            known.compared = known.version;
+            known.readiness = Readiness::Current;
+            return Ok((known, false));
+        }
+        let drifted = sent.is_some_and(|sent| !drift::compare(sent, &live, FIELD_MANAGER).is_empty());
         if sent.is_some() && !drifted {
             known.compared = known.version;
         }

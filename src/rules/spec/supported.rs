@@ -110,11 +110,8 @@ features! {
 const MISSING: &[Feature] = &[
     Feature::RemoteClusters,
     Feature::CloudClusters,
-    Feature::Ignore,
     Feature::Patches,
     Feature::PostBuild,
-    Feature::ConflictPolicy,
-    Feature::Force,
     Feature::ReadyExpressions,
     Feature::HelmHooks,
     Feature::TimeoutHold,
