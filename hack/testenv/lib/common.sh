@@ -1,4 +1,4 @@
-# Sourced by testenv and selftest.
+# Sourced by testenv.
 # shellcheck shell=bash
 
 say() { printf 'testenv: %s\n' "$*" >&2; }
