@@ -1,4 +1,4 @@
-# Sourced by testenv and selftest.
+# Sourced by testenv.
 # shellcheck shell=bash
 
 say() { printf 'testenv: %s\n' "$*" >&2; }
@@ -42,12 +42,12 @@ need_linux_tools() {
 
 need_go() {
   command -v go >/dev/null || die 'go is missing, and there is something to build' \
-    "install Go $GO_MINIMUM or newer (https://go.dev/dl)"
+    "install Go $GO_MINIMUM or newer"
   local version
   version=$(go env GOVERSION)
   version=${version#go}
   [[ $(printf '%s\n' "$GO_MINIMUM" "${version%%[- ]*}" | sort -V | head -n 1) == "$GO_MINIMUM" ]] ||
-    die "Go $version is too old" "install Go $GO_MINIMUM or newer (https://go.dev/dl)"
+    die "Go $version is too old" "install Go $GO_MINIMUM or newer"
 }
 
 need_git() {

@@ -1,6 +1,6 @@
 // Command s3put creates a bucket where it is missing and uploads files to it
 // through the S3 API. Files copied into the gateway's folder show up as objects
-// too, but without an ETag, from which Flux tells whether a bucket changed.
+// too, but without an ETag, and a Flux Bucket with such an object fails.
 package main
 
 import (
