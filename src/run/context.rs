@@ -64,6 +64,8 @@ pub struct Memory {
     pub full_at: Option<Instant>,
     /// What can be done about the last failure of each stage.
     pub remedies: HashMap<String, Remedy>,
+    /// Reason and text of the last transition that was told: a retry that fails alike is no news.
+    pub told: Option<(crate::api::Reason, String)>,
     /// Looks in a row that found something not ready.
     pub polls: u32,
     /// When a status write last went out.

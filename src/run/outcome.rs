@@ -34,12 +34,17 @@ pub enum Stop {
     /// A request failed in a way that trying again may mend.
     #[error(transparent)]
     Undecided(#[from] cluster::Error),
+    /// The same in the middle of a stage; the step resumes where it was.
+    #[error("{0}")]
+    Stumbled(String),
 }
 
 /// What can be done about a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remedy {
-    /// Try again soon: the API server or the network stumbled.
+    /// The API server stumbled: try again at once, and say so only when it goes on.
+    Stumble,
+    /// Try again soon: something on the network is away.
     Soon,
     /// Try again at the retry interval.
     Retry,
@@ -63,7 +68,7 @@ impl Failure {
     /// A failed request.
     pub fn of_request(operation: &'static str, error: &cluster::Error) -> Self {
         let remedy = match error {
-            e if e.is_transient() => Remedy::Soon,
+            e if e.is_transient() => Remedy::Stumble,
             e if e.is_forbidden() => Remedy::Right,
             cluster::Error::UnknownKind { .. } => Remedy::Right,
             _ => Remedy::Retry,

@@ -26,6 +26,8 @@ use crate::source::Artifact;
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Nothing awaited has changed for so long: the stage counts as stuck (decisions 3.4).
 const STUCK_AFTER: Duration = Duration::from_secs(30);
+/// Steps in a row that a stumbling API server may cost before it counts as a failure: about a minute.
+const STUMBLES: u32 = 6;
 
 /// The working state of one step.
 pub struct Pass<'a> {
@@ -116,7 +118,7 @@ impl<'a> Pass<'a> {
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
         match self.restore_records().await {
             Ok(restored) => self.prune_deferred = restored,
-            Err((at, failure)) => return Ok(self.failed(at, failure)),
+            Err((at, failure)) => return self.failed(at, failure),
         }
         match self.next(&offered).await? {
             Next::Steady => self.steady().await,
@@ -277,7 +279,7 @@ impl<'a> Pass<'a> {
         let attempt = self.status.run.as_ref().map_or(1, |r| r.attempt);
         let rung = u32::try_from(attempt.saturating_sub(1)).unwrap_or(0);
         match self.memory.remedies.get(&self.status.stages[at].name) {
-            Some(Remedy::Soon | Remedy::Right) => RBAC_LADDER.wait(rung).min(cadence.retry),
+            Some(Remedy::Stumble | Remedy::Soon | Remedy::Right) => RBAC_LADDER.wait(rung).min(cadence.retry),
             Some(Remedy::Change) => cadence.interval,
             Some(Remedy::Retry) | None => cadence.retry,
         }
@@ -408,7 +410,11 @@ impl<'a> Pass<'a> {
         }
         self.set = status::write(self.ctx, self.owner, &self.set, &self.status, self.memory).await?;
         self.wrote_in_pass = true;
-        if let Some(event) = transition(&before, situation) {
+        let told = (situation.reason(), situation.message().to_owned());
+        if let Some(event) = transition(&before, situation)
+            && self.memory.told.as_ref() != Some(&told)
+        {
+            self.memory.told = Some(told);
             let revision = self.status.last_attempted_revisions.values().next().cloned();
             let notice = Notice::about(&self.set, event.reason, event.warning, situation.message());
             self.ctx.notifier.send(notice.with_revision(revision));
@@ -455,8 +461,15 @@ impl<'a> Pass<'a> {
         self.ctx.metrics.stages(&self.owner.namespace, &self.owner.name, stages);
     }
 
-    /// Ends the step with a failed stage; the run stays, for its next attempt.
-    pub(super) fn failed(&mut self, at: usize, failure: Failure) -> End {
+    /// Ends the step with a failed stage; the run stays, for its next attempt. A stumble of the API server is no
+    /// failure before it has gone on for a while.
+    ///
+    /// # Errors
+    /// [`Stop::Stumbled`]: nothing is decided yet.
+    pub(super) fn failed(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
+        if failure.remedy == Remedy::Stumble && self.memory.undecided < STUMBLES {
+            return Err(Stop::Stumbled(format!("stage \"{}\" {}: {}", self.status.stages[at].name, failure.operation, failure.message)));
+        }
         let entry = &mut self.status.stages[at];
         let name = entry.name.clone();
         entry.phase = Some(StagePhase::Failed);
@@ -467,13 +480,13 @@ impl<'a> Pass<'a> {
         let message = format!("stage \"{name}\" {}: {}", failure.operation, failure.message);
         tracing::error!(stage = name, op = failure.operation, error = failure.message, terminal = failure.remedy == Remedy::Change, "stage failed");
         let reason = failure.reason;
-        End {
+        Ok(End {
             situation: match failure.remedy {
                 Remedy::Change => Situation::Terminal { reason, message },
                 _ => Situation::Failed { reason, message },
             },
             wake: Wake::In(self.retry_wait(at)),
-        }
+        })
     }
 
     /// A look at the objects of a stage.

@@ -32,7 +32,7 @@ impl Pass<'_> {
         match self.prune().await {
             Ok(None) => {}
             Ok(Some(held)) => return Ok(held),
-            Err(failure) => return Ok(self.failed_prune(last, failure)),
+            Err(failure) => return self.failed_prune(last, failure),
         }
         self.status.last_applied_revisions = self.artifacts.iter().map(|a| (a.key(), a.revision.clone())).collect();
         let newer = self.status.last_attempted_revisions != self.status.last_applied_revisions;
@@ -49,17 +49,17 @@ impl Pass<'_> {
         })
     }
 
-    pub(super) fn failed_prune(&mut self, at: usize, failure: Failure) -> End {
+    pub(super) fn failed_prune(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
         let phase = self.status.stages[at].phase.clone();
         let message = failure.message.clone();
-        let end = self.failed(at, failure);
+        let end = self.failed(at, failure)?;
         // The stage itself is as it should be; only what left it is not gone yet.
         self.status.stages[at].phase = phase;
         self.status.stages[at].message = Some(message);
-        End {
+        Ok(End {
             wake: Wake::In(self.cadence().retry.min(crate::rules::backoff::RBAC_LADDER.last)),
             ..end
-        }
+        })
     }
 
     /// `deployed 2 stages at main@sha1:…`.

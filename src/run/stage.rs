@@ -64,7 +64,7 @@ impl Pass<'_> {
             if !self.knows_inputs(at)
                 && let Err(failure) = self.relearn(at, stage).await
             {
-                return Ok(Flow::End(self.failed(at, failure)));
+                return Ok(Flow::End(self.failed(at, failure)?));
             }
             return self.verify(at, stage, self.watched_mode()).await;
         }
@@ -83,12 +83,12 @@ impl Pass<'_> {
         self.write_intent(at).await?;
         let tenant = self.tenant(stage);
         match self.apply_objects(at, stage, &tenant, inputs).await {
-            Err(failure) => Ok(Flow::End(self.failed(at, failure))),
+            Err(failure) => Ok(Flow::End(self.failed(at, failure)?)),
             Ok(Some(waiting)) => {
                 self.status.stages[at].waiting_for = Some(waiting.clone());
                 self.watch_definitions(&tenant, stage).await;
                 let end = self.unfinished(at, &format!("waits for {waiting}"), Wake::In(DEFINITIONS_AGAIN));
-                Ok(Flow::End(self.bounded(at, stage, end, "apply")))
+                Ok(Flow::End(self.bounded(at, stage, end, "apply")?))
             }
             Ok(None) => {
                 let entry = &mut self.status.stages[at];
@@ -242,7 +242,7 @@ impl Pass<'_> {
         let tenant = self.tenant(stage);
         let look = match self.look(stage, &tenant, mode).await {
             Ok(look) => look,
-            Err(failure) => return Ok(Flow::End(self.failed(at, failure))),
+            Err(failure) => return Ok(Flow::End(self.failed(at, failure)?)),
         };
         if look.changed {
             self.memory.changed_at = Some(Timestamp::now());
@@ -257,7 +257,7 @@ impl Pass<'_> {
             }
             Overall::Failed(failed) if failed.iter().any(|f| !matches!(f.readiness, Readiness::Failed { recoverable: true, .. })) => {
                 let message = name_blockers(&failed, NAMED);
-                Ok(Flow::End(self.failed(at, Failure::retried("verify", message))))
+                Ok(Flow::End(self.failed(at, Failure::retried("verify", message))?))
             }
             Overall::Failed(waiting) | Overall::Waiting(waiting) => {
                 let mut blocking = name_blockers(&waiting, NAMED);
@@ -267,7 +267,7 @@ impl Pass<'_> {
                 self.status.stages[at].waiting_for = Some(blocking.clone());
                 self.memory.polls = self.memory.polls.saturating_add(1);
                 let end = self.unfinished(at, &format!("waits for {blocking}"), Wake::In(look.again));
-                Ok(Flow::End(self.bounded(at, stage, end, "verify")))
+                Ok(Flow::End(self.bounded(at, stage, end, "verify")?))
             }
         }
     }
@@ -333,7 +333,7 @@ impl Pass<'_> {
     }
 
     /// Bounds a wait: past its bound the stage fails; before it, a timer ends it in time.
-    fn bounded(&mut self, at: usize, stage: &Stage, end: End, operation: &'static str) -> End {
+    fn bounded(&mut self, at: usize, stage: &Stage, end: End, operation: &'static str) -> Result<End, Stop> {
         let now = Timestamp::now();
         let (bound, origin) = self.bound(stage);
         let began = self.status.stages[at].step_started_at.clone();
@@ -350,7 +350,7 @@ impl Pass<'_> {
             let stuck = self.stuck_in(now, began).max(Duration::from_millis(100));
             wake = earlier(wake, stuck.min(Duration::from_secs(2)));
         }
-        End { wake, ..end }
+        Ok(End { wake, ..end })
     }
 
     /// The bound of the verify phase and the field it comes from.

@@ -45,7 +45,7 @@ impl Pass<'_> {
             let tenant = self.tenant(stage);
             let look = match self.tend(at, stage, &tenant, full).await {
                 Ok(look) => look,
-                Err(failure) => return Ok(self.failed_care(at, failure)),
+                Err(failure) => return self.failed_care(at, failure),
             };
             match self.health(at, stage, &look) {
                 Health::Good => {}
@@ -67,7 +67,7 @@ impl Pass<'_> {
             match self.prune().await {
                 Ok(None) => {}
                 Ok(Some(held)) => return Ok(held),
-                Err(failure) => return Ok(self.failed_prune(last, failure)),
+                Err(failure) => return self.failed_prune(last, failure),
             }
         }
         if self.prune_deferred {
@@ -98,16 +98,16 @@ impl Pass<'_> {
     }
 
     /// A stage that cannot be looked after just now: the release stays, and Ready says what is wrong.
-    fn failed_care(&mut self, at: usize, failure: Failure) -> End {
+    fn failed_care(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
         let phase = self.status.stages[at].phase.clone();
         let step = self.status.stages[at].step.clone();
-        let end = self.failed(at, failure);
+        let end = self.failed(at, failure)?;
         self.status.stages[at].phase = phase;
         self.status.stages[at].step = step;
-        End {
+        Ok(End {
             wake: Wake::In(self.cadence().retry.min(crate::rules::backoff::RBAC_LADDER.last)),
             ..end
-        }
+        })
     }
 
     /// Looks at a stage's objects; a full pass also compares them with what was sent, and corrects.

@@ -16,9 +16,12 @@ use crate::api::names::{FINALIZER, annotation};
 use crate::api::{Reason, StageSet};
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Identity};
-use crate::rules::backoff::{ERROR_LADDER, POLL_LADDER};
+use crate::rules::backoff::{ERROR_LADDER, Ladder};
 use crate::rules::condition::{Situation, conditions, transition};
 use crate::rules::inventory::{Entry, StoredStage};
+
+/// Pauses between looks at objects that are on their way out: most are gone in a moment, some have finalizers.
+const LEAVING_LADDER: Ladder = Ladder::doubling(Duration::from_millis(100), Duration::from_secs(5));
 
 /// One step of the teardown.
 ///
@@ -42,7 +45,7 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner, set: Arc<StageSet>, memory:
         match tear_down(ctx, owner, &set, stored, record, memory).await {
             Torn::Gone => {}
             Torn::Leaving(names) => {
-                let wake = POLL_LADDER.wait(memory.polls.min(2)).min(Duration::from_secs(5));
+                let wake = LEAVING_LADDER.wait(memory.polls);
                 memory.polls = memory.polls.saturating_add(1);
                 let message = format!("stage \"{}\": waits until these are gone: {names}", stored.name);
                 let overdue = overdue(ctx, &set);
