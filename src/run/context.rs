@@ -12,6 +12,7 @@ use crate::cache::{Inventories, Sources, StageSets};
 use crate::cluster::Cluster;
 use crate::cluster::watch::{Hub, Owner};
 use crate::config::Config;
+use crate::rules::drift::DriftLoops;
 use crate::rules::inventory::ObjectId;
 use crate::rules::readiness::Readiness;
 use crate::source;
@@ -62,10 +63,17 @@ pub struct Memory {
     pub looked_at: Option<Instant>,
     /// When everything was last compared with what was sent.
     pub full_at: Option<Instant>,
+    /// Drift that returns, and when each drifted object was last put back.
+    pub loops: DriftLoops,
+    pub corrected_at: HashMap<ObjectId, Instant>,
     /// What can be done about the last failure of each stage.
     pub remedies: HashMap<String, Remedy>,
     /// Reason and text of the last transition that was told: a retry that fails alike is no news.
     pub told: Option<(crate::api::Reason, String)>,
+    /// The last event about Helm hooks.
+    pub told_hooks: Option<(crate::api::Reason, String)>,
+    /// The last event that said drift has to wait.
+    pub told_waits: Option<(crate::api::Reason, String)>,
     /// Looks in a row that found something not ready.
     pub polls: u32,
     /// When a status write last went out.

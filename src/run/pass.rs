@@ -43,6 +43,8 @@ pub struct Pass<'a> {
     pub(super) requested: bool,
     /// Something newer than the unfinished run waits.
     pub(super) outdated: bool,
+    /// An update is held: what was applied last is looked after meanwhile.
+    pub(super) holding: bool,
     /// A record was rebuilt in this pass: nothing is pruned before the next.
     pub(super) prune_deferred: bool,
     /// Watches this StageSet needs from now on.
@@ -71,6 +73,7 @@ impl<'a> Pass<'a> {
             artifacts: Vec::new(),
             requested: false,
             outdated: false,
+            holding: false,
             prune_deferred: false,
             needed: HashSet::new(),
             wrote_in_pass: false,
@@ -109,6 +112,7 @@ impl<'a> Pass<'a> {
             Windowed::Held { applied, hold } => (applied, Some(hold)),
             Windowed::Closed(end) => return Ok(end),
         };
+        self.holding = hold.is_some();
         let end = self.go_on(offered).await?;
         Ok(self.with_hold(end, hold))
     }
@@ -497,6 +501,7 @@ impl<'a> Pass<'a> {
             tenant,
             polls: self.memory.polls,
             mode,
+            ignore: &[],
         }
     }
 

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::context::Context;
 use super::outcome::{Failure, Remedy};
-use crate::api::names::label;
+use crate::api::names::{label, object_annotation};
 use crate::api::{Reason, Stage, StageSetSpec};
 use crate::cluster::watch::Owner;
 use crate::cluster::{self, Target, Tenant};
@@ -23,6 +23,8 @@ pub struct Rendered {
     pub objects: Vec<Value>,
     pub ids: BTreeSet<ObjectId>,
     pub warnings: Vec<String>,
+    /// Objects that Helm would have run as hooks; here they are applied like any other.
+    pub hooks: Vec<String>,
 }
 
 /// Digest over everything that decides what a stage applies: artifact, identity, the stage's own spec.
@@ -80,6 +82,12 @@ pub async fn stage(
     };
     let definitions = Definitions::of(&built.objects);
     for mut object in built.objects {
+        if is_helm_hook(&object) {
+            if !stage.applies_helm_hooks() {
+                continue;
+            }
+            rendered.hooks.extend(ObjectId::of(&object).map(|id| id.to_string()));
+        }
         settle_namespace(&mut object, owner, tenant, &definitions).await?;
         normalise(&mut object);
         stamp(&mut object, owner, &stage.name);
@@ -146,6 +154,11 @@ async fn settle_namespace(object: &mut Value, owner: &Owner, tenant: &Tenant, de
         metadata.insert("namespace".into(), Value::String(owner.namespace.clone()));
     }
     Ok(())
+}
+
+fn is_helm_hook(object: &Value) -> bool {
+    let annotations = object.pointer("/metadata/annotations");
+    annotations.and_then(|a| a.get(object_annotation::HELM_HOOK)).is_some()
 }
 
 /// Takes out what only a server writes, and folds `stringData` as the server would, so that what is

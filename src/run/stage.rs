@@ -115,6 +115,7 @@ impl Pass<'_> {
     async fn apply_objects(&mut self, at: usize, stage: &Stage, tenant: &Tenant, inputs: String) -> Result<Option<String>, Failure> {
         let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await?;
         self.refuse_duplicates(at, &rendered).await?;
+        self.tell_build(at, stage, &rendered);
         self.record(at, stage, &rendered).await?;
         let memory = self.memory.stages.entry(stage.name.clone()).or_default();
         // Every object is in the memory from here on, so that a crash of the apply in the middle still awaits all.
@@ -130,6 +131,28 @@ impl Pass<'_> {
         };
         self.memory.changed_at = Some(Timestamp::now());
         report.map(|r| r.waiting)
+    }
+
+    /// What is worth knowing about a build: its warnings in the log, hooks that are no hooks here as an event.
+    fn tell_build(&mut self, at: usize, stage: &Stage, rendered: &Rendered) {
+        for warning in &rendered.warnings {
+            tracing::warn!(stage = stage.name, warning, "build warning");
+        }
+        if rendered.hooks.is_empty() {
+            return;
+        }
+        let note = format!(
+            "stage \"{}\" at {}: applied like other objects although annotated as Helm hooks: {}; set applyHelmHookResources: false to leave them out",
+            stage.name,
+            self.artifacts[at].revision,
+            rendered.hooks.join(", ")
+        );
+        let told = (crate::api::Reason::HelmHookApplied, note.clone());
+        if self.memory.told_hooks.as_ref() != Some(&told) {
+            self.memory.told_hooks = Some(told);
+            let notice = super::notify::Notice::about(&self.set, crate::api::Reason::HelmHookApplied, true, note);
+            self.ctx.notifier.send(notice);
+        }
     }
 
     /// Refuses, before anything is applied, an object that an earlier stage of this run renders too.

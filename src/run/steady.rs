@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::apply::{Applier, Change};
+use super::apply::Change;
 use super::context::{Known, StageMemory};
 use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed, jittered};
 use super::record::{self, parent_name};
 use super::render;
-use super::verify::{Look, Mode};
+use super::verify::{self, Look, Mode};
 use crate::api::names::applyset;
 use crate::api::{Reason, Stage, StagePhase, Step};
 use crate::cluster::Tenant;
@@ -136,10 +136,21 @@ impl Pass<'_> {
     ) -> Result<Look, Failure> {
         let observer = self.observer(tenant, mode);
         let mut look = Look::default();
-        if mode != Mode::Full || observer.stale(&memory.objects, needed, &mut look).await?.is_empty() {
+        if mode != Mode::Full {
             return observer.look(&mut memory.objects, needed, None).await;
         }
-        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await?;
+        if observer.stale(&memory.objects, needed, &mut look).await?.is_empty() {
+            let look = observer.look(&mut memory.objects, needed, None).await?;
+            self.note_clean(memory, &look);
+            return Ok(look);
+        }
+        let rendered = match render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await {
+            Err(failure) if self.holding && failure.operation == "fetch artifact" => {
+                self.drift_waits(stage, &failure);
+                return self.observer(tenant, self.watched_mode()).look(&mut memory.objects, needed, None).await;
+            }
+            rendered => rendered?,
+        };
         let part_of = applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace);
         let sent: HashMap<ObjectId, Value> = rendered
             .objects
@@ -151,44 +162,84 @@ impl Pass<'_> {
                 Some((ObjectId::of(&object)?, object))
             })
             .collect();
+        let ignore = super::treatment::ignore(&self.set.spec, stage)?;
+        let observer = verify::Observer { ignore: &ignore, ..observer };
         let look = observer.look(&mut memory.objects, needed, Some(&sent)).await?;
+        self.note_clean(memory, &look);
         if look.drifted.is_empty() {
             return Ok(look);
         }
-        self.correct(stage, tenant, part_of, &look, sent, memory).await?;
+        self.correct(stage, tenant, &look, sent, memory).await?;
         let observer = self.observer(tenant, Mode::JustApplied);
         observer.look(&mut memory.objects, needed, None).await
     }
 
-    /// Puts drifted objects back.
+    /// While an update is held, what is deployed may not be had any more: then drift waits, and that is told once.
+    fn drift_waits(&mut self, stage: &Stage, failure: &Failure) {
+        let note = format!("stage \"{}\": drift is not corrected while the update is held: {}", stage.name, failure.message);
+        let told = (Reason::DriftDeferred, note.clone());
+        if self.memory.told_waits.as_ref() != Some(&told) {
+            self.memory.told_waits = Some(told);
+            self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftDeferred, true, note.clone()));
+        }
+        self.status.stages.iter_mut().filter(|s| s.name == stage.name).for_each(|s| s.message = Some(note.clone()));
+    }
+
+    /// A clean comparison ends a drift that kept returning.
+    fn note_clean(&mut self, memory: &StageMemory, look: &Look) {
+        let clean = memory.objects.keys().filter(|id| !look.drifted.contains_key(id));
+        for id in clean {
+            if self.memory.corrected_at.remove(id).is_some() {
+                self.memory.loops.forget(id);
+            }
+        }
+    }
+
+    /// Puts drifted objects back; one that somebody else keeps changing is put back less and less often.
     async fn correct(
-        &self,
+        &mut self,
         stage: &Stage,
         tenant: &Tenant,
-        part_of: String,
         look: &Look,
         mut sent: HashMap<ObjectId, Value>,
         memory: &mut StageMemory,
     ) -> Result<(), Failure> {
-        let objects: Vec<Value> = look.drifted.iter().filter_map(|id| sent.remove(id)).collect();
-        let applier = self.applier(stage, tenant)?;
-        for id in &look.drifted {
-            if let Some(known) = memory.objects.get_mut(id) {
+        let interval = self.cadence().interval;
+        let due = |id: &ObjectId| {
+            let since = self.memory.corrected_at.get(id).map(Instant::elapsed);
+            since.is_none_or(|since| since >= self.memory.loops.wait(id, interval))
+        };
+        let objects: Vec<Value> = look.drifted.keys().filter(|id| due(id)).filter_map(|id| sent.remove(id)).collect();
+        for id in objects.iter().filter_map(ObjectId::of) {
+            if let Some(known) = memory.objects.get_mut(&id) {
                 known.sent = 0;
             }
         }
-        let report = applier.run(objects, &mut memory.objects).await?;
-        let corrected: Vec<String> =
-            report.changed.iter().filter(|(_, change)| *change != Change::Unchanged).map(|(id, _)| id.to_string()).collect();
-        if corrected.is_empty() {
+        let report = self.applier(stage, tenant)?.run(objects, &mut memory.objects).await?;
+        let put_back: Vec<&ObjectId> =
+            report.changed.iter().filter(|(_, c)| matches!(c, Change::Created | Change::Configured)).map(|(id, _)| id).collect();
+        if put_back.is_empty() {
             return Ok(());
         }
-        let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
-        self.ctx.metrics.drift_corrected.with_label_values(&labels).inc_by(corrected.len() as u64);
-        let note = format!("stage \"{}\": put back {}", stage.name, corrected.join(", "));
-        tracing::warn!(stage = stage.name, objects = corrected.join(", "), "drift corrected");
-        self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftCorrected, true, note));
+        for id in &put_back {
+            self.memory.corrected_at.insert((*id).clone(), Instant::now());
+            let changes = look.drifted.get(*id).map(Vec::as_slice).unwrap_or_default();
+            for found in self.memory.loops.observe(id, changes) {
+                self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftLoop, true, found.to_string()));
+            }
+        }
+        self.tell_corrected(stage, &put_back);
         Ok(())
+    }
+
+    fn tell_corrected(&self, stage: &Stage, put_back: &[&ObjectId]) {
+        let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
+        self.ctx.metrics.drift_corrected.with_label_values(&labels).inc_by(put_back.len() as u64);
+        let names: Vec<String> = put_back.iter().map(ToString::to_string).collect();
+        let names = names.join(", ");
+        tracing::warn!(stage = stage.name, objects = names, "drift corrected");
+        let note = format!("stage \"{}\": put back {names}", stage.name);
+        self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftCorrected, true, note));
     }
 
     /// After a restart: what is recorded is what was deployed; it is looked at anew.

@@ -35,8 +35,8 @@ pub struct Look {
     pub again: Duration,
     /// A right that is missing for watching, to be told once.
     pub denied: Option<String>,
-    /// Objects that differ from what was sent, or are gone.
-    pub drifted: Vec<ObjectId>,
+    /// Objects that differ from what was sent, and how; nothing is listed for one that is gone.
+    pub drifted: BTreeMap<ObjectId, Vec<drift::Change>>,
 }
 
 impl Look {
@@ -68,6 +68,8 @@ pub struct Observer<'a> {
     pub polls: u32,
     /// How much of what is known may be relied upon.
     pub mode: Mode,
+    /// Fields that are left to others, for comparisons.
+    pub ignore: &'a [drift::IgnoreRule],
 }
 
 impl Observer<'_> {
@@ -102,8 +104,8 @@ impl Observer<'_> {
         .await;
         for (id, read) in reads.into_iter().flatten() {
             let (read, drifted) = read?;
-            if drifted {
-                look.drifted.push(id.clone());
+            if let Some(changes) = drifted {
+                look.drifted.insert(id.clone(), changes);
             }
             if let Some(entry) = known.get_mut(&id) {
                 look.changed |= entry.version != read.version || entry.readiness != read.readiness;
@@ -178,7 +180,7 @@ impl Observer<'_> {
         Ok((key, coverage))
     }
 
-    async fn read(&self, id: &ObjectId, known: &Known, key: &WatchKey, sent: Option<&Value>) -> Result<(Known, bool), Failure> {
+    async fn read(&self, id: &ObjectId, known: &Known, key: &WatchKey, sent: Option<&Value>) -> Result<(Known, Option<Vec<drift::Change>>), Failure> {
         let target = target_of(id, &known.api_version);
         let now = Timestamp::now();
         let mut known = known.clone();
@@ -190,7 +192,7 @@ impl Observer<'_> {
         let Some(live) = live else {
             known.readiness = Readiness::NotFound;
             known.version = 0;
-            return Ok((known, sent.is_some()));
+            return Ok((known, sent.map(|_| Vec::new())));
         };
         known.uid = uid(&live).to_owned();
         known.version = parse_version(Some(resource_version(&live)));
@@ -201,10 +203,14 @@ impl Observer<'_> {
         if known.skipped {
             known.compared = known.version;
             known.readiness = Readiness::Current;
-            return Ok((known, false));
+            return Ok((known, None));
         }
-        let drifted = sent.is_some_and(|sent| !drift::compare(sent, &live, FIELD_MANAGER).is_empty());
-        if sent.is_some() && !drifted {
+        let changes = sent.map(|sent| {
+            let outgoing = drift::object_to_send(sent, Some(&live), self.ignore, FIELD_MANAGER);
+            drift::compare(&outgoing, &live, FIELD_MANAGER)
+        });
+        let drifted = changes.filter(|c| !c.is_empty());
+        if sent.is_some() && drifted.is_none() {
             known.compared = known.version;
         }
         Ok((known, drifted))

@@ -113,7 +113,6 @@ const MISSING: &[Feature] = &[
     Feature::Patches,
     Feature::PostBuild,
     Feature::ReadyExpressions,
-    Feature::HelmHooks,
     Feature::TimeoutHold,
     Feature::Rollback,
     Feature::Actions,
