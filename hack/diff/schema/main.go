@@ -2,6 +2,7 @@
 // src/manifest/kustomize/schema.txt has:
 //
 //	K <apiVersion> <kind> <node>      a kind and the node that describes it
+//	D <definition> <node>             a definition other documents may refer to
 //	N <node> <field>=<node> ...       a mapping; "*" stands for every other key
 //	L <node> <element> <key,key|->    a list; "-" keys: primitive; "." keys: replaced as a whole
 //
@@ -123,16 +124,18 @@ func main() {
 	for _, name := range names {
 		definition := schema.Definitions[name]
 		list, ok := definition.Extensions["x-kubernetes-group-version-kind"].([]interface{})
-		if !ok || len(list) != 1 {
+		if !ok {
 			continue
 		}
-		gvk := list[0].(map[string]interface{})
-		group, version, kind := gvk["group"].(string), gvk["version"].(string), gvk["kind"].(string)
-		if group != "" {
-			version = group + "/" + version
-		}
 		reference := spec.RefSchema("#/definitions/" + name)
-		kinds[version+" "+kind] = w.resolve(reference)
+		for _, entry := range list {
+			gvk := entry.(map[string]interface{})
+			group, version, kind := gvk["group"].(string), gvk["version"].(string), gvk["kind"].(string)
+			if group != "" {
+				version = group + "/" + version
+			}
+			kinds[version+" "+kind] = w.resolve(reference)
+		}
 	}
 	w.mark()
 	write(w, kinds)
@@ -160,6 +163,11 @@ func write(w *walker, kinds map[string]int) {
 		if w.nodes[kinds[kind]].merges {
 			visit(kinds[kind])
 			fmt.Fprintf(out, "K %s %d\n", kind, number[kinds[kind]])
+		}
+	}
+	for _, name := range sorted(w.byName) {
+		if id, printed := number[w.byName[name]]; printed {
+			fmt.Fprintf(out, "D %s %d\n", name, id)
 		}
 	}
 	for i, id := range order {

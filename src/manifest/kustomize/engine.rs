@@ -154,7 +154,7 @@ impl<'t> Engine<'t> {
         let within = |problem: Problem| problem.within(&root.file);
         self.chain.push(root.directory.clone());
         self.tracks = !root.content.build_metadata.is_empty();
-        self.set_schema(root).map_err(within)?;
+        self.set_schema(root, self.extends_schema).map_err(within)?;
         let accumulated = self.accumulate(root, Accumulator::default())?;
         let Accumulator {
             mut resources,
@@ -375,7 +375,7 @@ impl<'t> Engine<'t> {
             };
             return Err(within(problem));
         }
-        self.set_schema(&base).map_err(|p| p.within(&base.file))?;
+        self.set_schema(&base, true).map_err(|p| p.within(&base.file))?;
         let built = self.accumulate(&base, Accumulator::default())?;
         self.chain.pop();
         acc.absorb(built).map_err(within)
@@ -393,7 +393,7 @@ impl<'t> Engine<'t> {
             };
             return Err(problem.within(&layer.file));
         }
-        self.set_schema(&base).map_err(|p| p.within(&base.file))?;
+        self.set_schema(&base, true).map_err(|p| p.within(&base.file))?;
         let built = self.accumulate(&base, acc)?;
         self.chain.pop();
         let mut merged = Accumulator::default();
@@ -462,8 +462,9 @@ impl<'t> Engine<'t> {
         Ok(())
     }
 
-    /// Takes the schema of `openapi`; the first one of a build counts.
-    fn set_schema(&mut self, layer: &Layer) -> Result<(), Problem> {
+    /// Takes the schema of `openapi`; the first one of a build counts. That of a base or component, and all under
+    /// Flux, add to the built-in one.
+    fn set_schema(&mut self, layer: &Layer, extends: bool) -> Result<(), Problem> {
         let openapi = &layer.content.openapi;
         let (path, version) = (openapi.get("path"), openapi.get("version"));
         if path.is_some() && version.is_some() {
@@ -486,7 +487,7 @@ impl<'t> Engine<'t> {
         if !matches!(document, Value::Object(_)) {
             return Err(Problem::OpenApi(format!("{path:?} is not an OpenAPI document")));
         }
-        let base = if self.extends_schema {
+        let base = if extends {
             Schema::builtin()
         } else {
             Arc::default()

@@ -13,15 +13,16 @@ use crate::manifest::node::{Map, Node, Scalar, Style, Tag};
 /// Repairs all references of all resources.
 pub(crate) fn repair(resources: &mut [Resource], config: &TransformerConfig) -> Result<(), Problem> {
     let index = Index::new(resources);
-    if index.by_name.is_empty() {
-        return Ok(());
-    }
     let mut rows = Rows {
         config,
         by_kind: HashMap::new(),
     };
     for resource in resources {
-        let referrer = Referrer::new(resource);
+        // Without any renamed resource only the namespaces of role bindings are left to be looked at.
+        if index.by_name.is_empty() && resource.kind() != "RoleBinding" {
+            continue;
+        }
+        let referrer = Referrer::new(resource)?;
         for (row, spec) in rows.of(resource.original_id().gvk.kind) {
             let original = resource.original_id().gvk;
             if !original.is_selected_by(&spec.group, &spec.version, "") {
@@ -160,19 +161,19 @@ struct Referrer {
 }
 
 impl Referrer {
-    fn new(resource: &Resource) -> Self {
+    fn new(resource: &Resource) -> Result<Self, Problem> {
         let effective = resource.id().effective_namespace().to_owned();
-        Self {
+        Ok(Self {
             cluster: effective == CLUSTER_SCOPE,
             effective,
             subjects: if resource.kind() == "RoleBinding" {
-                account_namespaces(&resource.root)
+                account_namespaces(&resource.root).map_err(|e| Problem::field(resource, e))?
             } else {
                 Vec::new()
             },
             prefixes: resource.prefixes.clone(),
             suffixes: resource.suffixes.clone(),
-        }
+        })
     }
 
     /// True when the referrer could refer to something in these namespaces at all.
@@ -184,16 +185,25 @@ impl Referrer {
     }
 }
 
-fn account_namespaces(root: &Map) -> Vec<String> {
+fn account_namespaces(root: &Map) -> Result<Vec<String>, FieldError> {
     let Some(Node::Seq(subjects)) = root.get("subjects") else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
-    subjects
-        .iter()
-        .filter_map(Node::as_map)
-        .filter(|subject| subject.text("kind") == Some("ServiceAccount"))
-        .filter_map(|subject| subject.text("namespace").map(str::to_owned))
-        .collect()
+    let mut namespaces = Vec::new();
+    for subject in subjects.iter().filter_map(Node::as_map) {
+        if subject.text("kind") != Some("ServiceAccount") || !subject.contains("namespace") {
+            continue;
+        }
+        let Some(namespace) = subject.text("namespace") else {
+            let problem = "the namespace of a ServiceAccount is empty; remove the field, or fill it in".to_owned();
+            return Err(FieldError::Reference {
+                path: "subjects/namespace".to_owned(),
+                problem,
+            });
+        };
+        namespaces.push(namespace.to_owned());
+    }
+    Ok(namespaces)
 }
 
 /// apiGroup and kind of a roleRef.

@@ -26,6 +26,7 @@ struct Entry {
 #[derive(Debug, Clone, Default)]
 pub struct Schema {
     kinds: HashMap<(Box<str>, Box<str>), NodeId>,
+    definitions: HashMap<Box<str>, NodeId>,
     nodes: Vec<Entry>,
 }
 
@@ -44,6 +45,11 @@ impl Schema {
                 ["K", api_version, kind, id] => {
                     if let Ok(id) = id.parse() {
                         schema.kinds.insert((api_version.into(), kind.into()), id);
+                    }
+                }
+                ["D", name, id] => {
+                    if let Ok(id) = id.parse() {
+                        schema.definitions.insert(name.into(), id);
                     }
                 }
                 ["N", _, ref fields @ ..] => schema.nodes.push(mapping(fields)),
@@ -90,17 +96,15 @@ impl Schema {
             let Some(Value::Array(kinds)) = definition.get("x-kubernetes-group-version-kind") else {
                 continue;
             };
-            let [gvk] = kinds.as_slice() else { continue };
-            let part = |key| gvk.get(key).and_then(Value::as_str).unwrap_or_default();
-            let api_version = match part("group") {
-                "" => part("version").to_owned(),
-                group => format!("{group}/{}", part("version")),
-            };
-            let id = import.named(name);
-            import
-                .schema
-                .kinds
-                .insert((api_version.into(), part("kind").into()), id);
+            for gvk in kinds {
+                let part = |key| gvk.get(key).and_then(Value::as_str).unwrap_or_default();
+                let api_version = match part("group") {
+                    "" => part("version").to_owned(),
+                    group => format!("{group}/{}", part("version")),
+                };
+                let id = import.named(name);
+                import.schema.kinds.insert((api_version.into(), part("kind").into()), id);
+            }
         }
         schema
     }
@@ -147,11 +151,12 @@ impl Import<'_> {
         if let Some(id) = self.known.get(name) {
             return *id;
         }
+        let Some(definition) = self.definitions.get(name) else {
+            return self.schema.definitions.get(name).copied().unwrap_or_else(|| self.add());
+        };
         let id = self.add();
         self.known.insert(name.to_owned(), id);
-        if let Some(definition) = self.definitions.get(name) {
-            self.fill(id, definition);
-        }
+        self.fill(id, definition);
         id
     }
 
