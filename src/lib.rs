@@ -2,8 +2,11 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod app;
+pub mod cache;
 pub mod cli;
 pub mod cluster;
+pub mod config;
 pub mod controller;
 pub mod manifest;
 pub mod outbound;
@@ -11,3 +14,4 @@ pub mod rules;
 pub mod run;
 pub mod serve;
 pub mod source;
+pub mod telemetry;

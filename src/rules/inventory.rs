@@ -1,1 +1,44 @@
-//! Inventory: pure decisions.
+//! Inventory: which objects a stage accounts for, and what follows from it: what is recorded where, what is
+//! pruned, and what must not be deleted.
+//!
+//! Nothing recorded is forgotten before its deletion was confirmed: [`union`] is what is written before an
+//! apply, and every prefix of the writes that [`plan_shards`] asks for still accounts for every object.
+
+mod applyset;
+mod id;
+pub mod keys;
+mod names;
+mod ownership;
+mod prune;
+mod shards;
+
+use std::collections::BTreeMap;
+
+pub use applyset::{ParentMetadata, applyset_id, parent_metadata};
+pub use id::{Entry, MalformedEntry, ObjectId};
+pub use names::{MAX_NAME_LENGTH, choose_name, hashed_name, plain_name, shard_labels};
+pub use ownership::{
+    Deletion, NamespaceFacts, NamespaceRefusal, OwnerRef, Preconditions, Skip,
+    is_foreign_in_namespace, may_delete, may_delete_namespace, owner_of,
+};
+pub use prune::{
+    DesiredStage, DuplicateClaim, PruneGuard, PruneHold, StagePrune, StoredStage,
+    find_duplicate_claims, prune_set,
+};
+pub use shards::{RawEntry, Shard, ShardWrite, plan_shards, read_entries, stored_entries};
+
+/// A set of recorded objects: identity to bare API version (`v1`, not `apps/v1`).
+pub type Entries = BTreeMap<ObjectId, String>;
+
+/// What is recorded before an apply: everything stored and everything rendered, the rendered version winning
+/// (decisions 6, run 28 B1).
+pub fn union(stored: &Entries, rendered: &Entries) -> Entries {
+    let mut all = stored.clone();
+    all.extend(rendered.iter().map(|(id, v)| (id.clone(), v.clone())));
+    all
+}
+
+#[cfg(test)]
+mod shard_tests;
+#[cfg(test)]
+mod tests;

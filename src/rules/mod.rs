@@ -4,9 +4,13 @@
 pub mod backoff;
 pub mod condition;
 pub mod conflict;
+pub mod dependency;
 pub mod drift;
 pub mod duration;
 pub mod inventory;
+pub mod managers;
+pub mod next;
+pub mod optout;
 pub mod order;
 pub mod readiness;
 pub mod spec;

@@ -1,0 +1,4 @@
+mod decoding;
+mod definitions;
+mod field_table;
+mod reasons;

@@ -1,0 +1,223 @@
+//! Flags to clients, caches, servers and the controller; and the shutdown.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::cache::{Inventories, Sources, StageSets};
+use crate::cluster::Cluster;
+use crate::cluster::watch::Hub;
+use crate::config::{Command, Config};
+use crate::controller::{self, Feeds, Lease};
+use crate::run::{Context, Memories, Notifier};
+use crate::telemetry::{self, Metrics};
+use crate::{outbound, serve, source};
+
+/// Where a pod finds its own namespace.
+const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// How long running steps may take to end after a signal.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// The controller's `main`: parses, validates, runs. Exit codes: 0 after a signal, 1 for a failure at start or
+/// run time, 2 for bad flags (contract 1.1).
+pub fn main() -> ExitCode {
+    let config = match Config::try_parse_from(go_style(std::env::args())) {
+        Ok(config) => config,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+    };
+    let in_pod = std::path::Path::new(NAMESPACE_FILE).exists();
+    if let Err(error) = config.validate(in_pod) {
+        eprintln!("stageset-controller: {error}");
+        return ExitCode::from(2);
+    }
+    if let Some(Command::Crds { out }) = &config.command {
+        return print_crds(out.as_deref());
+    }
+    if let Err(error) = telemetry::install_logs(&config.log_level, &config.log_format) {
+        eprintln!("stageset-controller: {error}");
+        return ExitCode::FAILURE;
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "the runtime cannot start");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error, "stopped");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Go's flag package also takes long flags with one dash.
+fn go_style(args: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+    args.map(|arg| {
+        let long = arg.starts_with('-') && !arg.starts_with("--") && arg.len() > 2;
+        if long { format!("-{arg}") } else { arg }
+    })
+}
+
+fn print_crds(out: Option<&std::path::Path>) -> ExitCode {
+    let definitions = match crate::api::crd::render() {
+        Ok(definitions) => definitions,
+        Err(error) => {
+            eprintln!("stageset-controller: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    for (name, yaml) in definitions {
+        let written = match out {
+            Some(folder) => std::fs::write(folder.join(&name), yaml),
+            None => writeln!(std::io::stdout(), "---\n{}", yaml.trim_end()),
+        };
+        if let Err(error) = written {
+            eprintln!("stageset-controller: cannot write {name}: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+async fn run(config: Config) -> Result<(), String> {
+    tracing::info!(logger = "setup", version = env!("CARGO_PKG_VERSION"), "starting");
+    if config.insecure_allow_loopback {
+        tracing::warn!(logger = "setup", "--insecure-allow-loopback: artifacts may come from loopback addresses; for local development only");
+    }
+    let stop = CancellationToken::new();
+    watch_signals(stop.clone()).map_err(|e| format!("signals cannot be watched: {e}"))?;
+    let kube_config = kube_config().await?;
+    let namespace = own_namespace(&kube_config);
+    let cluster = Cluster::connect(kube_config).map_err(|e| e.to_string())?;
+    let (wake, woken) = mpsc::unbounded_channel();
+    let ctx = context(config, &cluster, &wake)?;
+    let feeds = Feeds::start(&ctx, wake);
+    serve_probes(&ctx, &feeds, &stop).await?;
+    let mut lease = Lease::new(cluster, &namespace);
+    if ctx.config.leader_elect {
+        tokio::select! {
+            () = lease.acquire() => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+        ctx.metrics.leader.with_label_values(&["stageset-controller.stages.metio.wtf"]).set(1);
+        tracing::info!(logger = "setup", "became leader");
+    }
+    wait_for_caches(&feeds, &stop).await;
+    let working = controller::run(ctx.clone(), woken, stop.clone().cancelled_owned());
+    tokio::pin!(working);
+    tokio::select! {
+        () = &mut working => return Ok(()),
+        () = lease.keep(), if ctx.config.leader_elect => return Err("the lease was lost".into()),
+        () = stop.cancelled() => {}
+    }
+    tracing::info!(logger = "setup", "shutting down");
+    if tokio::time::timeout(DRAIN, working).await.is_err() {
+        tracing::warn!(logger = "setup", "steps were still running after the drain timeout; they resume at the next start");
+    }
+    Ok(())
+}
+
+fn context(config: Config, cluster: &Arc<Cluster>, wake: &mpsc::UnboundedSender<crate::cluster::watch::Owner>) -> Result<Arc<Context>, String> {
+    let metrics = Metrics::new().map_err(|e| e.to_string())?;
+    let policy = outbound::Policy {
+        allow_loopback: config.insecure_allow_loopback,
+        allowed_hosts: None,
+    };
+    let http = outbound::Client::new(policy).map_err(|e| e.to_string())?;
+    let sets = Arc::new(StageSets::default());
+    let sources = Sources::new(cluster.clone(), config.watch_namespaces.clone(), sets.clone(), wake.clone(), metrics.clone());
+    let budget = u64::try_from(config.artifact_cache_bytes).unwrap_or(u64::MAX);
+    Ok(Arc::new(Context {
+        hub: Hub::new(wake.clone(), config.max_watches),
+        artifacts: source::Cache::new(http.clone(), source::Limits::default(), budget),
+        notifier: Notifier::start(cluster.clone(), http, config.events_addr.clone()),
+        inventories: Arc::new(Inventories::default()),
+        memories: Memories::default(),
+        cluster: cluster.clone(),
+        sets,
+        sources,
+        metrics,
+        config,
+    }))
+}
+
+async fn serve_probes(ctx: &Arc<Context>, feeds: &Arc<Feeds>, stop: &CancellationToken) -> Result<(), String> {
+    if let Some(address) = ctx.config.health_probe_bind_address.0 {
+        let feeds = feeds.clone();
+        let router = serve::health(Arc::new(move || feeds.unsynced()));
+        serve::start("probes", address, router, stop.clone()).await?;
+    }
+    if let Some(address) = ctx.config.metrics_bind_address.0 {
+        serve::start("metrics", address, serve::metrics(ctx.metrics.clone()), stop.clone()).await?;
+    }
+    Ok(())
+}
+
+async fn wait_for_caches(feeds: &Feeds, stop: &CancellationToken) {
+    while !feeds.unsynced().is_empty() && !stop.is_cancelled() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// In a pod the ServiceAccount mount, elsewhere `KUBECONFIG` or the user's kubeconfig (contract 1.3).
+async fn kube_config() -> Result<kube::Config, String> {
+    if std::env::var_os("KUBECONFIG").is_none() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        return kube::Config::incluster().map_err(|e| format!("the pod's ServiceAccount cannot be used: {e}"));
+    }
+    let options = kube::config::KubeConfigOptions::default();
+    kube::Config::from_kubeconfig(&options)
+        .await
+        .map_err(|e| format!("no kubeconfig can be used: {e}; set KUBECONFIG to one"))
+}
+
+fn own_namespace(config: &kube::Config) -> String {
+    std::env::var("POD_NAMESPACE")
+        .ok()
+        .or_else(|| std::fs::read_to_string(NAMESPACE_FILE).ok())
+        .map(|ns| ns.trim().to_owned())
+        .filter(|ns| !ns.is_empty())
+        .unwrap_or_else(|| config.default_namespace.clone())
+}
+
+/// The first signal begins the shutdown, a second one ends the process at once (contract 1.2).
+fn watch_signals(stop: CancellationToken) -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        for second in [false, true] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if second {
+                std::process::exit(1);
+            }
+            stop.cancel();
+        }
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_dash_is_as_good_as_two() {
+        let args = ["x", "-leader-elect", "--log-level=info", "-h", "crds"].map(String::from);
+        let seen: Vec<String> = go_style(args.into_iter()).collect();
+        assert_eq!(seen, ["x", "--leader-elect", "--log-level=info", "-h", "crds"]);
+    }
+}

@@ -1,0 +1,87 @@
+//! The StageInventories as last known, grouped by StageSet. Like the StageSets, our own writes are
+//! taken in at once, so a step sees them before the watch reports them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kube::ResourceExt;
+
+use crate::api::StageInventory;
+use crate::api::names::label;
+use crate::cluster::watch::{Owner, parse_version};
+
+type Shards = BTreeMap<String, Arc<StageInventory>>;
+
+/// The cache.
+#[derive(Default)]
+pub struct Inventories {
+    shards: Mutex<HashMap<Owner, Shards>>,
+}
+
+impl Inventories {
+    /// Every shard of a StageSet, by object name.
+    pub fn of(&self, owner: &Owner) -> Vec<Arc<StageInventory>> {
+        self.lock().get(owner).map(|s| s.values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Takes in a shard; `true` when it was news. One older than what is known changes nothing.
+    pub fn observe(&self, shard: StageInventory) -> Option<Owner> {
+        let owner = owner_of(&shard)?;
+        let mut all = self.lock();
+        let shards = all.entry(owner.clone()).or_default();
+        let name = shard.name_any();
+        let stale = shards.get(&name).is_some_and(|known| {
+            known.uid() == shard.uid() && version(known) >= version(&shard)
+        });
+        if stale {
+            return None;
+        }
+        shards.insert(name, Arc::new(shard));
+        Some(owner)
+    }
+
+    /// Forgets a shard that is gone.
+    pub fn remove(&self, shard: &StageInventory) -> Option<Owner> {
+        let owner = owner_of(shard)?;
+        let mut all = self.lock();
+        let shards = all.get_mut(&owner)?;
+        let name = shard.name_any();
+        if shards.get(&name).is_none_or(|known| known.uid() != shard.uid()) {
+            return None;
+        }
+        shards.remove(&name);
+        if shards.is_empty() {
+            all.remove(&owner);
+        }
+        Some(owner)
+    }
+
+    /// Forgets everything of a StageSet.
+    pub fn forget(&self, owner: &Owner) {
+        self.lock().remove(owner);
+    }
+
+    /// The names and UIDs known in the namespaces `of` selects, to find what a new list lacks.
+    pub fn known(&self, of: impl Fn(&str) -> bool) -> Vec<Arc<StageInventory>> {
+        self.lock()
+            .iter()
+            .filter(|(owner, _)| of(&owner.namespace))
+            .flat_map(|(_, shards)| shards.values().cloned())
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Owner, Shards>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn owner_of(shard: &StageInventory) -> Option<Owner> {
+    Some(Owner {
+        namespace: shard.metadata.namespace.clone()?,
+        name: shard.labels().get(label::STAGE_SET)?.clone(),
+    })
+}
+
+fn version(shard: &StageInventory) -> u64 {
+    parse_version(shard.metadata.resource_version.as_deref())
+}

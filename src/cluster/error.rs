@@ -1,0 +1,119 @@
+//! What can go wrong on the way to a cluster, with the facts a person needs.
+
+use std::time::Duration;
+
+use kube::core::Status;
+
+/// A failed request. The text names the object and the verb; it never holds object content.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server answered with a failure.
+    #[error("{what}: {} ({} {})", status.message, status.code, status.reason)]
+    Api { what: String, status: Box<Status> },
+    /// No answer in time; whether the request took effect is unknown.
+    #[error("{what}: no answer from the API server within {after:?}")]
+    Timeout { what: String, after: Duration },
+    /// The connection failed before an answer arrived.
+    #[error("{what}: {source}")]
+    Transport {
+        what: String,
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The answer was not the JSON expected.
+    #[error("{what}: the API server's answer cannot be read: {source}")]
+    Decode {
+        what: String,
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The kind is not served by the cluster.
+    #[error("kind {kind} of {api_version} is not served by the cluster: install its CustomResourceDefinition, or correct apiVersion and kind")]
+    UnknownKind { api_version: String, kind: String },
+    /// An object that cannot be addressed.
+    #[error("object {object} has no {field}")]
+    Incomplete {
+        object: String,
+        field: &'static str,
+    },
+    /// Others kept writing the same object.
+    #[error("{what}: others keep writing it; trying again")]
+    Busy { what: String },
+    /// A client could not be built from the configuration.
+    #[error("cannot build a client: {0}")]
+    Client(String),
+}
+
+impl Error {
+    /// Sorts a kube error under the request it belongs to.
+    pub fn from_kube(what: String, error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Api { what, status },
+            kube::Error::SerdeError(source) => Self::Decode { what, source },
+            other => Self::Transport {
+                what,
+                source: Box::new(other),
+            },
+        }
+    }
+
+    /// The HTTP status code of the answer, when there was one.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Api { status, .. } => Some(status.code),
+            _ => None,
+        }
+    }
+
+    /// The API server's Status, when it answered with one.
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Api { status, .. } => Some(status),
+            _ => None,
+        }
+    }
+
+    /// 404: the object (or its kind's endpoint) is not there.
+    pub fn is_not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    /// 409 with reason Conflict: the resourceVersion or UID no longer matches.
+    pub fn is_conflict(&self) -> bool {
+        self.status()
+            .is_some_and(|s| s.code == 409 && s.reason == "Conflict")
+    }
+
+    /// 409 with reason AlreadyExists.
+    pub fn already_exists(&self) -> bool {
+        self.status()
+            .is_some_and(|s| s.code == 409 && s.reason == "AlreadyExists")
+    }
+
+    /// 403: the identity lacks a right.
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
+    }
+
+    /// The namespace is being deleted, so nothing can be created in it.
+    pub fn namespace_terminating(&self) -> bool {
+        self.status().is_some_and(|s| {
+            s.details.as_ref().is_some_and(|d| {
+                d.causes
+                    .iter()
+                    .any(|c| c.reason == "NamespaceTerminating")
+            })
+        })
+    }
+
+    /// Trying the same request again soon may succeed without anybody changing anything.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Timeout { .. } | Self::Transport { .. } | Self::Decode { .. } | Self::Busy { .. } => true,
+            Self::Api { status, .. } => {
+                matches!(status.code, 408 | 429) || status.code >= 500 || self.is_conflict()
+            }
+            Self::UnknownKind { .. } | Self::Incomplete { .. } | Self::Client(_) => false,
+        }
+    }
+}

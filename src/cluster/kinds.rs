@@ -1,0 +1,210 @@
+//! What a cluster serves: kind to path and scope, discovered once and refreshed on a miss.
+
+use std::collections::HashMap;
+use std::sync::RwLock;
+use std::time::{Duration, Instant};
+
+use kube::discovery::{Discovery, Scope};
+use tokio::sync::Mutex;
+
+use super::{Error, Target};
+
+/// A miss asks the server again at most this often.
+const REFRESH_EVERY: Duration = Duration::from_secs(2);
+
+/// How a kind is addressed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    pub version: String,
+    pub plural: String,
+    pub namespaced: bool,
+}
+
+#[derive(Default)]
+struct Table {
+    kinds: HashMap<(String, String), Vec<Served>>,
+    read_at: Option<Instant>,
+}
+
+/// The discovery table of one cluster, shared by every identity: what is served is no secret, and
+/// every authenticated user may read it (`system:discovery`).
+#[derive(Default)]
+pub struct Kinds {
+    table: RwLock<Table>,
+    refreshing: Mutex<()>,
+}
+
+impl Kinds {
+    /// Finds how `target`'s kind is addressed, asking the server on a miss.
+    ///
+    /// # Errors
+    /// [`Error::UnknownKind`] when the server does not serve it; otherwise the failed request.
+    pub async fn resolve(
+        &self,
+        client: &kube::Client,
+        api_version: &str,
+        kind: &str,
+    ) -> Result<Served, Error> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        if let Some(found) = self.lookup(group, version, kind) {
+            return Ok(found);
+        }
+        self.refresh(client).await?;
+        self.lookup(group, version, kind)
+            .ok_or_else(|| Error::UnknownKind {
+                api_version: api_version.to_owned(),
+                kind: kind.to_owned(),
+            })
+    }
+
+    /// The same for any served version of a group and kind; the server's preferred one first.
+    ///
+    /// # Errors
+    /// As [`Kinds::resolve`].
+    pub async fn resolve_any_version(
+        &self,
+        client: &kube::Client,
+        group: &str,
+        kind: &str,
+    ) -> Result<Served, Error> {
+        if let Some(found) = self.first(group, kind) {
+            return Ok(found);
+        }
+        self.refresh(client).await?;
+        self.first(group, kind).ok_or_else(|| Error::UnknownKind {
+            api_version: group.to_owned(),
+            kind: kind.to_owned(),
+        })
+    }
+
+    /// Forgets what was learned, so that the next look-up asks the server.
+    pub fn invalidate(&self) {
+        if let Ok(mut table) = self.table.write() {
+            table.read_at = None;
+            table.kinds.clear();
+        }
+    }
+
+    fn lookup(&self, group: &str, version: &str, kind: &str) -> Option<Served> {
+        let table = self.table.read().ok()?;
+        let versions = table.kinds.get(&(group.to_owned(), kind.to_owned()))?;
+        versions.iter().find(|s| s.version == version).cloned()
+    }
+
+    fn first(&self, group: &str, kind: &str) -> Option<Served> {
+        let table = self.table.read().ok()?;
+        table
+            .kinds
+            .get(&(group.to_owned(), kind.to_owned()))?
+            .first()
+            .cloned()
+    }
+
+    async fn refresh(&self, client: &kube::Client) -> Result<(), Error> {
+        let _only_one = self.refreshing.lock().await;
+        let fresh = self
+            .table
+            .read()
+            .ok()
+            .and_then(|t| t.read_at)
+            .is_some_and(|at| at.elapsed() < REFRESH_EVERY);
+        if fresh {
+            return Ok(());
+        }
+        let what = || "discover the kinds the cluster serves".to_owned();
+        let discovery = super::bounded(what(), Discovery::new(client.clone()).run_aggregated())
+            .await?
+            .map_err(|e| Error::from_kube(what(), e))?;
+        let mut kinds: HashMap<(String, String), Vec<Served>> = HashMap::new();
+        for group in discovery.groups() {
+            for version in group.versions() {
+                for (resource, capabilities) in group.versioned_resources(version) {
+                    kinds
+                        .entry((resource.group.clone(), resource.kind.clone()))
+                        .or_default()
+                        .push(Served {
+                            version: resource.version.clone(),
+                            plural: resource.plural.clone(),
+                            namespaced: capabilities.scope == Scope::Namespaced,
+                        });
+                }
+            }
+        }
+        if let Ok(mut table) = self.table.write() {
+            table.kinds = kinds;
+            table.read_at = Some(Instant::now());
+        }
+        Ok(())
+    }
+}
+
+impl Served {
+    /// URL path of the collection, or of one object when `name` is given.
+    pub fn path(&self, target: &Target, name: Option<&str>) -> String {
+        let mut path = match target.group() {
+            "" => format!("/api/{}", self.version),
+            group => format!("/apis/{group}/{}", self.version),
+        };
+        if self.namespaced
+            && let Some(ns) = &target.namespace
+        {
+            path.push_str("/namespaces/");
+            path.push_str(&segment(ns));
+        }
+        path.push('/');
+        path.push_str(&self.plural);
+        if let Some(name) = name {
+            path.push('/');
+            path.push_str(&segment(name));
+        }
+        path
+    }
+}
+
+/// One path segment, percent-encoded: names of RBAC objects may hold `:` and other marks.
+fn segment(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b':' | b'@') {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(api_version: &str, namespace: Option<&str>) -> Target {
+        Target {
+            api_version: api_version.into(),
+            kind: "K".into(),
+            namespace: namespace.map(Into::into),
+            name: "n".into(),
+        }
+    }
+
+    fn served(namespaced: bool) -> Served {
+        Served {
+            version: "v1".into(),
+            plural: "ks".into(),
+            namespaced,
+        }
+    }
+
+    #[test]
+    fn paths_follow_scope_and_group() {
+        let cases = [
+            (served(true), target("v1", Some("a")), Some("n"), "/api/v1/namespaces/a/ks/n"),
+            (served(true), target("g.io/v1", Some("a")), None, "/apis/g.io/v1/namespaces/a/ks"),
+            (served(false), target("g.io/v1", Some("a")), Some("n"), "/apis/g.io/v1/ks/n"),
+            (served(false), target("v1", None), Some("system:x/y?z"), "/api/v1/ks/system:x%2Fy%3Fz"),
+        ];
+        for (kind, target, name, want) in cases {
+            assert_eq!(kind.path(&target, name), want);
+        }
+    }
+}

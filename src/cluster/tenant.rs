@@ -1,0 +1,300 @@
+//! Requests as one identity against one cluster.
+
+use std::sync::Arc;
+
+use kube::Client;
+use kube::core::params::{DeleteParams, Patch, PatchParams};
+use kube::core::request::Request;
+use serde_json::{Value, json};
+
+use super::{Cluster, Error, Identity, Served, Target, bounded};
+
+/// What must still hold for a delete to go ahead.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Preconditions {
+    pub uid: Option<String>,
+    pub resource_version: Option<String>,
+}
+
+
+/// A client bound to an identity.
+#[derive(Clone)]
+pub struct Tenant {
+    cluster: Arc<Cluster>,
+    identity: Identity,
+    client: Client,
+}
+
+impl Tenant {
+    pub(super) fn new(cluster: Arc<Cluster>, identity: Identity, client: Client) -> Self {
+        Self {
+            cluster,
+            identity,
+            client,
+        }
+    }
+
+    /// On whose behalf the requests go out.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The cluster they go to.
+    pub fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// The raw client, for watches.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// How a kind is addressed on this cluster.
+    ///
+    /// # Errors
+    /// [`Error::UnknownKind`], or the failed discovery.
+    pub async fn served(&self, api_version: &str, kind: &str) -> Result<Served, Error> {
+        self.cluster
+            .kinds()
+            .resolve(&self.cluster.own_client(), api_version, kind)
+            .await
+    }
+
+    /// Reads one object; `None` when it does not exist.
+    ///
+    /// # Errors
+    /// The failed request.
+    pub async fn get(&self, target: &Target) -> Result<Option<Value>, Error> {
+        let served = self.served(&target.api_version, &target.kind).await?;
+        let request = http::Request::get(served.path(target, Some(&target.name)))
+            .body(Vec::new())
+            .map_err(|e| Error::Client(e.to_string()))?;
+        match self.send(|| format!("get {target}"), request).await {
+            Ok(object) => Ok(Some(object)),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Server-side apply with forced ownership. `dry_run` asks without storing.
+    ///
+    /// # Errors
+    /// The failed request, with the server's Status where it refused.
+    pub async fn apply(&self, object: &Value, manager: &str, dry_run: bool) -> Result<Value, Error> {
+        let target = Target::of(object)?;
+        let served = self.served(&target.api_version, &target.kind).await?;
+        let mut params = PatchParams::apply(manager).force();
+        params.dry_run = dry_run;
+        let request = Request::new(served.path(&target, None))
+            .patch(&target.name, &params, &Patch::Apply(object))
+            .map_err(|e| Error::Client(e.to_string()))?;
+        let verb = if dry_run { "dry-run apply" } else { "apply" };
+        self.send(|| format!("{verb} {target}"), request).await
+    }
+
+    /// Merge-patches an object, or one of its subresources.
+    ///
+    /// # Errors
+    /// The failed request; a conflict when the patch carries an outdated resourceVersion.
+    pub async fn merge(
+        &self,
+        target: &Target,
+        subresource: Option<&str>,
+        patch: &Value,
+        manager: &str,
+    ) -> Result<Value, Error> {
+        let served = self.served(&target.api_version, &target.kind).await?;
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let base = Request::new(served.path(target, None));
+        let request = match subresource {
+            Some(sub) => base.patch_subresource(sub, &target.name, &params, &Patch::Merge(patch)),
+            None => base.patch(&target.name, &params, &Patch::Merge(patch)),
+        }
+        .map_err(|e| Error::Client(e.to_string()))?;
+        self.send(|| format!("patch {target}"), request).await
+    }
+
+    /// JSON-patches an object (RFC 6902).
+    ///
+    /// # Errors
+    /// The failed request; 422 when a `test` in the patch does not hold.
+    pub async fn json_patch(&self, target: &Target, patch: &Value, manager: &str) -> Result<Value, Error> {
+        let served = self.served(&target.api_version, &target.kind).await?;
+        let path = format!("{}?fieldManager={manager}", served.path(target, Some(&target.name)));
+        let body = serde_json::to_vec(patch).map_err(|source| Error::Decode {
+            what: format!("patch {target}"),
+            source,
+        })?;
+        let request = http::Request::patch(path)
+            .header(http::header::CONTENT_TYPE, "application/json-patch+json")
+            .body(body)
+            .map_err(|e| Error::Client(e.to_string()))?;
+        self.send(|| format!("patch {target}"), request).await
+    }
+
+    /// Asks whether an object could be created, without storing it.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn try_create(&self, object: &Value, manager: &str) -> Result<(), Error> {
+        let target = Target::of(object)?;
+        let served = self.served(&target.api_version, &target.kind).await?;
+        let path = format!("{}?dryRun=All&fieldManager={manager}", served.path(&target, None));
+        self.send_json(|| format!("dry-run create {target}"), http::Method::POST, path, object).await.map(drop)
+    }
+
+    /// Creates an object, named or with a `generateName`.
+    ///
+    /// # Errors
+    /// The failed request; `AlreadyExists` when the name is taken.
+    pub async fn create(&self, object: &Value, manager: &str) -> Result<Value, Error> {
+        let target = Target::of_new(object)?;
+        let served = self.served(&target.api_version, &target.kind).await?;
+        let path = format!("{}?fieldManager={manager}", served.path(&target, None));
+        self.send_json(|| format!("create {target}"), http::Method::POST, path, object)
+            .await
+    }
+
+    /// Replaces an object; the body carries the resourceVersion it was read at.
+    ///
+    /// # Errors
+    /// The failed request; a conflict when somebody else wrote meanwhile.
+    pub async fn replace(&self, object: &Value, manager: &str) -> Result<Value, Error> {
+        let target = Target::of(object)?;
+        let served = self.served(&target.api_version, &target.kind).await?;
+        let path = format!(
+            "{}?fieldManager={manager}",
+            served.path(&target, Some(&target.name))
+        );
+        self.send_json(|| format!("update {target}"), http::Method::PUT, path, object)
+            .await
+    }
+
+    /// Deletes in the background. `true` when the object was there.
+    ///
+    /// # Errors
+    /// The failed request; a conflict when a precondition no longer holds.
+    pub async fn delete(&self, target: &Target, only_if: &Preconditions) -> Result<bool, Error> {
+        let served = self.served(&target.api_version, &target.kind).await?;
+        let mut params = DeleteParams::background();
+        if only_if != &Preconditions::default() {
+            params.preconditions = Some(kube::core::params::Preconditions {
+                uid: only_if.uid.clone(),
+                resource_version: only_if.resource_version.clone(),
+            });
+        }
+        let request = Request::new(served.path(target, None))
+            .delete(&target.name, &params)
+            .map_err(|e| Error::Client(e.to_string()))?;
+        match self.send(|| format!("delete {target}"), request).await {
+            Ok(_) => Ok(true),
+            Err(e) if e.is_not_found() => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Lists the objects of a kind, all namespaces when the target names none.
+    ///
+    /// # Errors
+    /// The failed request.
+    pub async fn list(
+        &self,
+        kind: &Target,
+        label_selector: Option<&str>,
+    ) -> Result<Vec<Value>, Error> {
+        let served = self.served(&kind.api_version, &kind.kind).await?;
+        let mut items = Vec::new();
+        let mut next: Option<String> = None;
+        loop {
+            let path = format!("{}?{}", served.path(kind, None), page_query(label_selector, next.as_deref()));
+            let request = http::Request::get(path)
+                .body(Vec::new())
+                .map_err(|e| Error::Client(e.to_string()))?;
+            let mut page = self.send(|| format!("list {}", kind.kind), request).await?;
+            if let Some(Value::Array(found)) = page.get_mut("items").map(Value::take) {
+                items.extend(found);
+            }
+            next = page
+                .pointer("/metadata/continue")
+                .and_then(Value::as_str)
+                .filter(|t| !t.is_empty())
+                .map(str::to_owned);
+            if next.is_none() {
+                return Ok(items);
+            }
+        }
+    }
+
+    /// Asks whether this identity may do `verb` on a kind: a SelfSubjectAccessReview.
+    ///
+    /// # Errors
+    /// The failed request.
+    pub async fn may(&self, verb: &str, target: &Target) -> Result<bool, Error> {
+        let served = self.served(&target.api_version, &target.kind).await?;
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {
+                "verb": verb,
+                "group": target.group(),
+                "resource": served.plural,
+                "namespace": target.namespace.clone().unwrap_or_default(),
+                "name": target.name,
+            }},
+        });
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews".to_owned();
+        let answer = self
+            .send_json(|| format!("review {verb} {target}"), http::Method::POST, path, &review)
+            .await?;
+        Ok(answer.pointer("/status/allowed") == Some(&Value::Bool(true)))
+    }
+
+    async fn send_json(
+        &self,
+        what: impl Fn() -> String,
+        method: http::Method,
+        path: String,
+        body: &Value,
+    ) -> Result<Value, Error> {
+        let bytes = serde_json::to_vec(body).map_err(|source| Error::Decode {
+            what: what(),
+            source,
+        })?;
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(bytes)
+            .map_err(|e| Error::Client(e.to_string()))?;
+        self.send(what, request).await
+    }
+
+    async fn send(
+        &self,
+        what: impl Fn() -> String,
+        request: http::Request<Vec<u8>>,
+    ) -> Result<Value, Error> {
+        let text = bounded(what(), self.client.request_text(request))
+            .await?
+            .map_err(|e| Error::from_kube(what(), e))?;
+        serde_json::from_str(&text).map_err(|source| Error::Decode {
+            what: what(),
+            source,
+        })
+    }
+}
+
+fn page_query(label_selector: Option<&str>, next: Option<&str>) -> String {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    query.append_pair("limit", "500");
+    if let Some(selector) = label_selector {
+        query.append_pair("labelSelector", selector);
+    }
+    if let Some(token) = next {
+        query.append_pair("continue", token);
+    }
+    query.finish()
+}

@@ -1,0 +1,229 @@
+//! The watches on our own kinds and on CustomResourceDefinitions.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, ResourceExt};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::api::{StageInventory, StageSet};
+use crate::cache::{owner_of, trim};
+use crate::cluster::watch::Owner;
+use crate::run::Context;
+
+/// The watches every replica keeps, and how many of them still owe their first list.
+pub struct Feeds {
+    ctx: Arc<Context>,
+    wake: UnboundedSender<Owner>,
+    pending: Arc<AtomicUsize>,
+}
+
+impl Feeds {
+    /// Starts the watches. `wake` receives the StageSets that have something to act upon.
+    pub fn start(ctx: &Arc<Context>, wake: UnboundedSender<Owner>) -> Arc<Self> {
+        let namespaces: Vec<Option<String>> = match ctx.config.watch_namespaces.0.as_slice() {
+            [] => vec![None],
+            some => some.iter().cloned().map(Some).collect(),
+        };
+        let feeds = Arc::new(Self {
+            ctx: ctx.clone(),
+            wake,
+            pending: Arc::new(AtomicUsize::new(namespaces.len() * 2)),
+        });
+        for namespace in namespaces {
+            tokio::spawn(feeds.clone().follow_sets(namespace.clone()));
+            tokio::spawn(feeds.clone().follow_inventories(namespace));
+        }
+        tokio::spawn(feeds.clone().follow_definitions());
+        ctx.sources.start();
+        feeds
+    }
+
+    /// Whether every required watch has completed its first list; names those that have not.
+    pub fn unsynced(&self) -> Vec<&'static str> {
+        let mut missing = Vec::new();
+        if self.pending.load(Ordering::Acquire) > 0 {
+            missing.push("StageSets and StageInventories");
+        }
+        if !self.ctx.sources.is_synced() {
+            missing.push("sources");
+        }
+        missing
+    }
+
+    fn api<K>(&self, namespace: Option<&str>) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+    {
+        let client = self.ctx.cluster.own_client();
+        match namespace {
+            Some(ns) => Api::namespaced(client, ns),
+            None => Api::all(client),
+        }
+    }
+
+    async fn follow_sets(self: Arc<Self>, namespace: Option<String>) {
+        let mut events = std::pin::pin!(watcher(self.api::<StageSet>(namespace.as_deref()), watcher::Config::default()));
+        let mut listed: HashSet<Owner> = HashSet::new();
+        let mut gate = Gate::new(self.pending.clone(), "StageSet");
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(set)) => {
+                    listed.extend(owner_of(&set));
+                    self.saw_set(set);
+                }
+                Ok(Event::Apply(set)) => self.saw_set(set),
+                Ok(Event::Delete(set)) => {
+                    if let Some(owner) = owner_of(&set) {
+                        self.set_gone(&owner, set.uid().as_deref());
+                    }
+                }
+                Ok(Event::InitDone) => {
+                    for set in self.ctx.sets.all() {
+                        let gone = owner_of(&set)
+                            .filter(|o| namespace.as_ref().is_none_or(|ns| *ns == o.namespace) && !listed.contains(o));
+                        if let Some(owner) = gone {
+                            self.set_gone(&owner, set.uid().as_deref());
+                        }
+                    }
+                    gate.open();
+                }
+                Err(error) => gate.wait(&error).await,
+            }
+        }
+    }
+
+    fn saw_set(&self, mut set: StageSet) {
+        trim(&mut set);
+        let Some(owner) = owner_of(&set) else {
+            return;
+        };
+        let change = self.ctx.sets.observe(set);
+        if change.wakes {
+            let _ = self.wake.send(owner);
+        }
+        for dependent in change.dependents {
+            let _ = self.wake.send(dependent);
+        }
+    }
+
+    fn set_gone(&self, owner: &Owner, uid: Option<&str>) {
+        let Some(dependents) = self.ctx.sets.remove(owner, uid) else {
+            return;
+        };
+        self.ctx.memories.forget(owner);
+        self.ctx.hub.keep_only(owner, &HashSet::new());
+        self.ctx.metrics.forget(&owner.namespace, &owner.name);
+        for dependent in dependents {
+            let _ = self.wake.send(dependent);
+        }
+    }
+
+    async fn follow_inventories(self: Arc<Self>, namespace: Option<String>) {
+        let mut events = std::pin::pin!(watcher(self.api::<StageInventory>(namespace.as_deref()), watcher::Config::default()));
+        let mut listed: HashSet<String> = HashSet::new();
+        let mut gate = Gate::new(self.pending.clone(), "StageInventory");
+        let in_scope = |ns: &str| namespace.as_ref().is_none_or(|n| n == ns);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(shard)) => {
+                    listed.extend(shard.uid());
+                    self.saw_shard(shard);
+                }
+                Ok(Event::Apply(shard)) => self.saw_shard(shard),
+                Ok(Event::Delete(shard)) => {
+                    // A shard that somebody deleted is missed by its StageSet: it looks again at once.
+                    if let Some(owner) = self.ctx.inventories.remove(&shard) {
+                        let _ = self.wake.send(owner);
+                    }
+                }
+                Ok(Event::InitDone) => {
+                    for shard in self.ctx.inventories.known(in_scope) {
+                        if shard.uid().is_some_and(|uid| !listed.contains(&uid)) {
+                            self.ctx.inventories.remove(&shard);
+                        }
+                    }
+                    gate.open();
+                }
+                Err(error) => gate.wait(&error).await,
+            }
+        }
+    }
+
+    fn saw_shard(&self, mut shard: StageInventory) {
+        shard.metadata.managed_fields = None;
+        self.ctx.inventories.observe(shard);
+    }
+
+    /// A kind that becomes served starts the watches that waited for it. Without the right to read
+    /// definitions only that instant detection is lost (run 2.4).
+    async fn follow_definitions(self: Arc<Self>) {
+        let api: Api<CustomResourceDefinition> = Api::all(self.ctx.cluster.own_client());
+        let config = watcher::Config::default().page_size(50);
+        let mut events = std::pin::pin!(watcher(api, config));
+        let mut warned = false;
+        let mut pause = Duration::from_millis(500);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Apply(crd) | Event::InitApply(crd)) => {
+                    pause = Duration::from_millis(500);
+                    if is_established(&crd) {
+                        self.ctx.sources.established(&crd.spec.group, &crd.spec.names.kind);
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    if !std::mem::replace(&mut warned, true) {
+                        tracing::warn!(%error, "CustomResourceDefinitions cannot be watched: kinds installed later are noticed late");
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(60));
+                }
+            }
+        }
+    }
+}
+
+fn is_established(crd: &CustomResourceDefinition) -> bool {
+    let conditions = crd.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions.is_some_and(|c| c.iter().any(|c| c.type_ == "Established" && c.status == "True"))
+}
+
+/// Counts down the first list of one watch, and paces its errors.
+struct Gate {
+    pending: Option<Arc<AtomicUsize>>,
+    kind: &'static str,
+    pause: Duration,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+impl Gate {
+    fn new(pending: Arc<AtomicUsize>, kind: &'static str) -> Self {
+        Self {
+            pending: Some(pending),
+            kind,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    fn open(&mut self) {
+        self.pause = FIRST_PAUSE;
+        if let Some(pending) = self.pending.take() {
+            pending.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    async fn wait(&mut self, error: &watcher::Error) {
+        tracing::warn!(kind = self.kind, %error, "watch interrupted; trying again");
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(Duration::from_secs(10));
+    }
+}

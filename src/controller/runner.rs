@@ -1,0 +1,120 @@
+//! The queue: never two steps of one StageSet at once, at most `--concurrent` steps together, first come first
+//! served, and a panic in a step is an outcome like any other (decisions 4).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::{Future, StreamExt};
+use kube::runtime::Controller;
+use kube::runtime::controller::Action;
+use tokio::sync::{Semaphore, mpsc::UnboundedReceiver};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tracing::Instrument;
+
+use crate::api::StageSet;
+use crate::cache::{owner_of, reference};
+use crate::cluster::watch::Owner;
+use crate::rules::backoff::ERROR_LADDER;
+use crate::run::{self, Context, Wake};
+
+struct Shared {
+    ctx: Arc<Context>,
+    permits: Semaphore,
+}
+
+/// Why a step gave no answer.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error("the step panicked: {0}")]
+    Panicked(String),
+    #[error("the queue is closed")]
+    Closed,
+}
+
+/// Runs steps for woken StageSets until `stop` resolves; steps under way are finished first.
+pub async fn run(ctx: Arc<Context>, woken: UnboundedReceiver<Owner>, stop: impl Future<Output = ()> + Send + Sync + 'static) {
+    let concurrent = ctx.config.concurrent as usize;
+    ctx.metrics.max_concurrent.set(i64::try_from(concurrent).unwrap_or(i64::MAX));
+    let metrics = ctx.metrics.clone();
+    let wakes = UnboundedReceiverStream::new(woken).map(move |owner| {
+        metrics.queue_adds.inc();
+        reference(&owner)
+    });
+    let shared = Arc::new(Shared {
+        permits: Semaphore::new(concurrent),
+        ctx: ctx.clone(),
+    });
+    Controller::for_stream(futures::stream::pending(), ctx.sets.store())
+        .reconcile_on(wakes)
+        .graceful_shutdown_on(stop)
+        .run(reconcile, |_, _, _| Action::requeue(ERROR_LADDER.wait(3)), shared)
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Failed> {
+    let Some(owner) = owner_of(&set) else {
+        return Ok(Action::await_change());
+    };
+    drop(set);
+    let metrics = &shared.ctx.metrics;
+    metrics.queue_depth.inc();
+    let queued = Instant::now();
+    let permit = shared.permits.acquire().await.map_err(|_| Failed::Closed);
+    metrics.queue_depth.dec();
+    metrics.queue_time.observe(queued.elapsed().as_secs_f64());
+    let _permit = permit?;
+    metrics.active_workers.inc();
+    let began = Instant::now();
+    let id = uuid::Uuid::new_v4();
+    let span = tracing::info_span!(
+        parent: None,
+        "step",
+        controller = "stageset",
+        controllerKind = "StageSet",
+        namespace = owner.namespace,
+        name = owner.name,
+        reconcileID = %id,
+    );
+    let ctx = shared.ctx.clone();
+    let step = tokio::spawn(async move { run::step(&ctx, &owner).await }.instrument(span)).await;
+    metrics.active_workers.dec();
+    let took = began.elapsed();
+    metrics.reconcile_time.observe(took.as_secs_f64());
+    metrics.work_time.observe(took.as_secs_f64());
+    if took > Duration::from_secs(10) {
+        tracing::warn!(took = ?took, "a slow step");
+    }
+    conclude(&shared.ctx, step)
+}
+
+fn conclude(ctx: &Context, step: Result<run::Stepped, tokio::task::JoinError>) -> Result<Action, Failed> {
+    let metrics = &ctx.metrics;
+    let result = |label: &str| metrics.reconcile_results.with_label_values(&[label]).inc();
+    match step {
+        Ok(stepped) => {
+            match &stepped.undecided {
+                Some(why) => {
+                    tracing::warn!(error = why, "the step decided nothing; trying again");
+                    metrics.reconcile_errors.inc();
+                    metrics.queue_retries.inc();
+                    result("error");
+                }
+                None if stepped.wake == Wake::OnChange => result("success"),
+                None => result("requeue_after"),
+            }
+            Ok(match stepped.wake {
+                Wake::OnChange => Action::await_change(),
+                Wake::In(wait) => Action::requeue(wait),
+            })
+        }
+        Err(error) => {
+            metrics.reconcile_panics.inc();
+            metrics.reconcile_errors.inc();
+            metrics.queue_retries.inc();
+            result("error");
+            tracing::error!(%error, "a step panicked");
+            Err(Failed::Panicked(error.to_string()))
+        }
+    }
+}

@@ -1,0 +1,591 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+
+pub(super) fn id(text: &str) -> ObjectId {
+    ObjectId::parse(text).unwrap()
+}
+
+pub(super) fn entries(list: &[&str]) -> Entries {
+    list.iter()
+        .map(|text| (id(text), "v1".to_owned()))
+        .collect()
+}
+
+#[rstest]
+#[case(
+    "payments_web_apps_Deployment",
+    "payments",
+    "web",
+    "apps",
+    "Deployment",
+    "apps/v1"
+)]
+#[case("payments_web__Service", "payments", "web", "", "Service", "v1")]
+#[case(
+    "_letsencrypt_cert-manager.io_ClusterIssuer",
+    "",
+    "letsencrypt",
+    "cert-manager.io",
+    "ClusterIssuer",
+    "cert-manager.io/v1"
+)]
+#[case(
+    "_system:metrics_rbac.authorization.k8s.io_ClusterRole",
+    "",
+    "system:metrics",
+    "rbac.authorization.k8s.io",
+    "ClusterRole",
+    "rbac.authorization.k8s.io/v1"
+)]
+#[case(
+    "app_a_b__c_rbac.authorization.k8s.io_Role",
+    "app",
+    "a_b__c",
+    "rbac.authorization.k8s.io",
+    "Role",
+    "rbac.authorization.k8s.io/v1"
+)]
+fn ids_are_written_and_read(
+    #[case] text: &str,
+    #[case] namespace: &str,
+    #[case] name: &str,
+    #[case] group: &str,
+    #[case] kind: &str,
+    #[case] v: &str,
+) {
+    let expected = ObjectId::new(namespace, name, group, kind);
+    assert_eq!(expected.written(), text);
+    let entry = Entry::parse(text, v).unwrap();
+    assert_eq!(entry.id, expected);
+    assert_eq!(entry.version, "v1");
+    assert_eq!(entry.api_version(), v);
+    let object =
+        json!({"apiVersion": v, "kind": kind, "metadata": {"name": name, "namespace": namespace}});
+    assert_eq!(Entry::of(&object), Some(entry));
+}
+
+#[rstest]
+#[case("")]
+#[case("a_b_c")]
+#[case("payments__apps_Deployment")]
+#[case("payments_web_apps_")]
+#[case("no-separator")]
+fn malformed_ids_are_named(#[case] text: &str) {
+    let error = Entry::parse(text, "v1").unwrap_err();
+    assert_eq!(error.id, text);
+    assert!(error.to_string().contains(&format!("{text:?}")));
+}
+
+#[test]
+fn entries_of_the_go_implementation_are_read() {
+    let plain = Entry::parse("payments_web_apps_Deployment", "v1").unwrap();
+    assert_eq!(plain.api_version(), "apps/v1");
+    let rbac = "_system__metrics_rbac.authorization.k8s.io_ClusterRole";
+    assert_eq!(Entry::parse(rbac, "v1").unwrap().id.name, "system:metrics");
+    let ours = Entry::parse(rbac, "rbac.authorization.k8s.io/v1").unwrap();
+    assert_eq!(
+        ours.id.name, "system__metrics",
+        "a full version marks a verbatim name"
+    );
+}
+
+#[test]
+fn identities_read_like_kubectl() {
+    assert_eq!(
+        id("payments_web_apps_Deployment").to_string(),
+        "Deployment/payments/web"
+    );
+    assert_eq!(
+        id("_reader_rbac.authorization.k8s.io_ClusterRole").to_string(),
+        "ClusterRole/reader"
+    );
+    assert_eq!(
+        ObjectId::of(&json!({"kind": "Secret", "metadata": {}})),
+        None
+    );
+    assert_eq!(ObjectId::of(&json!({"metadata": {"name": "a"}})), None);
+}
+
+#[test]
+fn union_takes_the_rendered_version() {
+    let mut rendered = entries(&["a_new__Secret"]);
+    rendered.insert(id("a_old__Secret"), "v2".into());
+    let all = union(&entries(&["a_old__Secret", "a_gone__Secret"]), &rendered);
+    let listed: Vec<(String, &str)> = all
+        .iter()
+        .map(|(id, v)| (id.written(), v.as_str()))
+        .collect();
+    assert_eq!(
+        listed,
+        [
+            ("a_gone__Secret".to_owned(), "v1"),
+            ("a_new__Secret".to_owned(), "v1"),
+            ("a_old__Secret".to_owned(), "v2"),
+        ]
+    );
+}
+
+// Names
+
+#[test]
+fn shards_are_named_plainly_and_hashed_on_a_clash() {
+    assert_eq!(
+        plain_name("payments", "application", 0),
+        "payments-application-0"
+    );
+    assert_eq!(
+        hashed_name("payments", "application", 0),
+        "payments-application-00-1e8127524d"
+    );
+    assert_eq!(
+        choose_name("payments", "application", 12, |_| false),
+        "payments-application-12"
+    );
+    let clash = choose_name("payments", "application", 0, |name| {
+        name == "payments-application-0"
+    });
+    assert_eq!(clash, "payments-application-00-1e8127524d");
+    assert_eq!(plain_name("a-b", "c", 0), plain_name("a", "b-c", 0));
+    assert_ne!(hashed_name("a-b", "c", 0), hashed_name("a", "b-c", 0));
+}
+
+#[test]
+fn long_names_are_cut_and_hashed() {
+    let long = "s".repeat(200);
+    let fits = "t".repeat(253 - 200 - 3);
+    assert_eq!(choose_name(&long, &fits, 7, |_| false).len(), 253);
+    let over = choose_name(&long, &format!("{fits}t"), 7, |_| false);
+    assert_eq!(over.len(), 253);
+    assert!(!over.ends_with("-7"), "{over}");
+    let hyphens = hashed_name(&"-".repeat(300), "t", 0);
+    assert_eq!(
+        hyphens.len(),
+        11,
+        "a head of hyphens is cut away: {hyphens}"
+    );
+}
+
+#[test]
+fn shard_labels_find_the_shard() {
+    let labels = shard_labels("payments", "application", 3);
+    let listed: Vec<(&str, &str)> = labels.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    assert_eq!(
+        listed,
+        [
+            ("stages.metio.wtf/shard", "3"),
+            ("stages.metio.wtf/stage", "application"),
+            ("stages.metio.wtf/stage-set", "payments"),
+        ]
+    );
+}
+
+// ApplySet
+
+#[test]
+fn applyset_ids_hash_the_parent() {
+    assert_eq!(
+        applyset_id("payments-application-0", "payments"),
+        "applyset-rpImcJDQunHBweaOlSwPCEy9-_PKMYlPD3GdZcEDpI8-v1"
+    );
+    assert!(
+        applyset_id("x", "y").len() <= 63,
+        "it must fit a label value"
+    );
+}
+
+#[test]
+fn the_parent_lists_kinds_and_foreign_namespaces() {
+    let members = entries(&[
+        "payments_web_apps_Deployment",
+        "zoo_web__Service",
+        "payments_web__Service",
+        "audit_web__Service",
+        "_reader_rbac.authorization.k8s.io_ClusterRole",
+    ]);
+    let metadata = parent_metadata(
+        "payments-application-0",
+        "payments",
+        "1.2.3",
+        members.keys(),
+    );
+    assert_eq!(
+        metadata.labels[keys::APPLYSET_ID],
+        applyset_id("payments-application-0", "payments")
+    );
+    assert_eq!(
+        metadata.annotations[keys::APPLYSET_TOOLING],
+        "stageset-controller/v1.2.3"
+    );
+    assert_eq!(
+        metadata.annotations[keys::APPLYSET_GROUP_KINDS],
+        "ClusterRole.rbac.authorization.k8s.io,Deployment.apps,Service"
+    );
+    assert_eq!(metadata.annotations[keys::APPLYSET_NAMESPACES], "audit,zoo");
+}
+
+proptest! {
+    #[test]
+    fn ids_round_trip(namespace in "[a-z0-9-]{0,8}", name in "[a-zA-Z0-9._:-]{1,20}", group in "[a-z.]{0,10}", kind in "[A-Z][A-Za-z0-9]{0,10}", version in "v[0-9]") {
+        let entry = Entry { id: ObjectId::new(&namespace, &name, &group, &kind), version };
+        let back = Entry::parse(&entry.id.written(), &entry.api_version()).unwrap();
+        prop_assert!(back == entry || (group.is_empty() && name.contains("__")), "{:?}", back);
+    }
+
+    #[test]
+    fn identities_sort_as_they_are_written(left in "[a-c]?_[a-d.]{1,3}_[ab]?_K", right in "[a-c]?_[a-d.]{1,3}_[ab]?_K") {
+        prop_assert_eq!(id(&left).cmp(&id(&right)), left.cmp(&right));
+    }
+}
+
+fn pool() -> Vec<String> {
+    (0..12)
+        .map(|n| format!("ns_obj{n:02}_apps_Deployment"))
+        .collect()
+}
+
+pub(super) fn some_entries() -> impl Strategy<Value = Entries> {
+    let version = prop::sample::select(vec!["v1", "v2"]);
+    prop::collection::btree_map(prop::sample::select(pool()), version, 0..12).prop_map(|map| {
+        map.iter()
+            .map(|(text, v)| (id(text), (*v).to_owned()))
+            .collect()
+    })
+}
+
+// Prune
+
+fn stored(name: &str, position: i64, list: &[&str]) -> StoredStage {
+    StoredStage {
+        name: name.into(),
+        position,
+        entries: entries(list),
+    }
+}
+
+fn desired(name: &str, list: &[&str]) -> DesiredStage {
+    DesiredStage {
+        name: name.into(),
+        prune: true,
+        ids: list.iter().map(|text| id(text)).collect(),
+    }
+}
+
+fn deletes(plans: &[StagePrune]) -> Vec<String> {
+    plans
+        .iter()
+        .map(|plan| {
+            let ids: Vec<String> = plan.delete.iter().map(|entry| entry.id.written()).collect();
+            format!(
+                "{}{}: {}",
+                plan.stage,
+                if plan.removed { " (removed)" } else { "" },
+                ids.join(" ")
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn prunes_what_left_a_stage() {
+    let plans = prune_set(
+        &[stored("app", 0, &["a_old__S", "a_kept__S"])],
+        &[desired("app", &["a_kept__S", "a_new__S"])],
+    );
+    assert_eq!(deletes(&plans.unwrap()), ["app: a_old__S"]);
+}
+
+#[test]
+fn an_object_that_moves_between_stages_is_not_deleted() {
+    let plans = prune_set(
+        &[stored("one", 0, &["a_x__S"]), stored("two", 1, &["a_y__S"])],
+        &[desired("one", &[]), desired("two", &["a_x__S", "a_y__S"])],
+    )
+    .unwrap();
+    assert_eq!(plans.len(), 1);
+    assert_eq!(plans[0].delete, []);
+    assert_eq!(plans[0].moved, [(id("a_x__S"), "two".to_owned())]);
+}
+
+#[test]
+fn a_renamed_stage_hands_its_objects_over() {
+    let plans = prune_set(
+        &[stored("old", 0, &["a_x__S", "a_gone__S"])],
+        &[desired("new", &["a_x__S"])],
+    )
+    .unwrap();
+    assert_eq!(deletes(&plans), ["old (removed): a_gone__S"]);
+    assert_eq!(plans[0].moved, [(id("a_x__S"), "new".to_owned())]);
+}
+
+#[test]
+fn removed_stages_go_last_stage_first() {
+    let plans = prune_set(
+        &[
+            stored("a", 1, &["a_a__S"]),
+            stored("first", 0, &["a_f__S"]),
+            stored("z", 2, &["a_z__S"]),
+            stored("b", 1, &["a_b__S"]),
+            stored("empty", 3, &[]),
+            stored("kept", 0, &["a_k__S", "a_l__S"]),
+        ],
+        &[desired("kept", &["a_k__S"])],
+    )
+    .unwrap();
+    assert_eq!(
+        deletes(&plans),
+        [
+            "empty (removed): ",
+            "z (removed): a_z__S",
+            "a (removed): a_a__S",
+            "b (removed): a_b__S",
+            "first (removed): a_f__S",
+            "kept: a_l__S",
+        ]
+    );
+}
+
+#[test]
+fn a_stage_without_prune_forgets() {
+    let mut keep = desired("app", &[]);
+    keep.prune = false;
+    let plans = prune_set(&[stored("app", 0, &["a_x__S"])], &[keep]).unwrap();
+    assert_eq!(plans[0].delete, []);
+    assert_eq!(plans[0].forgotten, [id("a_x__S")]);
+}
+
+#[test]
+fn two_claims_are_an_error_that_names_both_stages() {
+    let claims = prune_set(
+        &[],
+        &[
+            desired("one", &["a_x__Secret", "a_y__S"]),
+            desired("two", &["a_x__Secret"]),
+        ],
+    )
+    .unwrap_err();
+    assert_eq!(claims.len(), 1);
+    let text = claims[0].to_string();
+    for part in ["Secret/a/x", "\"one\"", "\"two\""] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+proptest! {
+    /// Every recorded object is either claimed by its stage or in exactly one part of the plan, and nothing that any stage
+    /// renders is deleted.
+    #[test]
+    fn prune_accounts_for_every_recorded_object(records in prop::collection::vec(some_entries(), 1..4), renders in prop::collection::vec(some_entries(), 0..4)) {
+        let names = ["a", "b", "c", "d"];
+        let stored: Vec<StoredStage> = records.iter().zip(names).enumerate()
+            .map(|(position, (entries, name))| StoredStage { name: name.into(), position: position as i64, entries: entries.clone() })
+            .collect();
+        let mut claimed = BTreeSet::new();
+        let desired: Vec<DesiredStage> = renders.iter().zip(names)
+            .map(|(entries, name)| {
+                let ids = entries.keys().filter(|id| claimed.insert((*id).clone())).cloned().collect();
+                DesiredStage { name: name.into(), prune: true, ids }
+            })
+            .collect();
+        let plans = prune_set(&stored, &desired).unwrap();
+        for record in &stored {
+            let plan = plans.iter().find(|plan| plan.stage == record.name);
+            let own = desired.iter().find(|stage| stage.name == record.name);
+            prop_assert!(own.is_some() || plan.is_some_and(|plan| plan.removed));
+            for id in record.entries.keys() {
+                let kept = own.is_some_and(|stage| stage.ids.contains(id));
+                let deleted = plan.is_some_and(|plan| plan.delete.iter().any(|entry| entry.id == *id));
+                let moved = plan.is_some_and(|plan| plan.moved.iter().any(|(one, _)| one == id));
+                prop_assert_eq!(usize::from(kept) + usize::from(deleted) + usize::from(moved), 1);
+                prop_assert!(!(deleted && claimed.contains(id)));
+            }
+        }
+    }
+}
+
+fn plan(deleting: usize, recorded: usize, removed: bool) -> StagePrune {
+    let entry = |n: usize| Entry {
+        id: ObjectId::new("a", &format!("x{n}"), "", "S"),
+        version: "v1".into(),
+    };
+    StagePrune {
+        stage: "app".into(),
+        removed,
+        recorded,
+        delete: (0..deleting).map(entry).collect(),
+        moved: Vec::new(),
+        forgotten: Vec::new(),
+    }
+}
+
+#[rstest]
+#[case(20, 39, false, None, true)]
+#[case(20, 40, false, None, false)]
+#[case(19, 19, false, None, false)]
+#[case(21, 40, false, None, true)]
+#[case(40, 40, true, None, false)]
+#[case(40, 40, false, Some("main@sha1:2"), false)]
+#[case(40, 40, false, Some("main@sha1:1"), true)]
+fn a_mass_prune_is_held(
+    #[case] deleting: usize,
+    #[case] recorded: usize,
+    #[case] removed: bool,
+    #[case] confirmed: Option<&str>,
+    #[case] held: bool,
+) {
+    let guard = PruneGuard::default();
+    let result = guard.check(&plan(deleting, recorded, removed), "main@sha1:2", confirmed);
+    assert_eq!(result.is_err(), held, "{result:?}");
+}
+
+#[test]
+fn the_guard_can_be_switched_off_and_names_what_to_do() {
+    let off = PruneGuard {
+        share: 1.0,
+        min: 20,
+    };
+    assert!(off.check(&plan(40, 40, false), "r", None).is_ok());
+    let held = PruneGuard::default()
+        .check(&plan(40, 50, false), "main@sha1:2", None)
+        .unwrap_err();
+    let text = held.to_string();
+    for part in [
+        "\"app\"",
+        "40 of its 50",
+        "stages.metio.wtf/confirm-prune: main@sha1:2",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+// Ownership
+
+fn owner() -> OwnerRef {
+    OwnerRef {
+        name: "payments".into(),
+        namespace: "team".into(),
+    }
+}
+
+fn live(extra_labels: Value, annotations: Value) -> Value {
+    let mut labels =
+        json!({"stages.metio.wtf/name": "payments", "stages.metio.wtf/namespace": "team"});
+    for (key, value) in extra_labels.as_object().unwrap() {
+        labels[key] = value.clone();
+    }
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x", "namespace": "a", "uid": "u1",
+        "resourceVersion": "7", "labels": labels, "annotations": annotations}})
+}
+
+#[test]
+fn an_owned_object_is_deleted_with_preconditions() {
+    let expected = Preconditions {
+        uid: Some("u1".into()),
+        resource_version: Some("7".into()),
+    };
+    assert_eq!(
+        may_delete(&live(json!({}), json!({})), &owner()),
+        Deletion::Delete(expected)
+    );
+}
+
+#[rstest]
+#[case(json!({"stages.metio.wtf/name": "other"}))]
+#[case(json!({"stages.metio.wtf/namespace": "other"}))]
+#[case(json!({"stages.metio.wtf/name": null}))]
+fn somebody_elses_object_is_left_alone(#[case] labels: Value) {
+    let decision = may_delete(&live(labels, json!({})), &owner());
+    assert!(
+        matches!(decision, Deletion::Skip(Skip::NotOurs { .. })),
+        "{decision:?}"
+    );
+}
+
+#[rstest]
+#[case("stages.metio.wtf/prune", "disabled", true)]
+#[case("stages.metio.wtf/prune", "Disabled", true)]
+#[case("stages.metio.wtf/prune", "enabled", false)]
+#[case("kustomize.toolkit.fluxcd.io/prune", "disabled", true)]
+#[case("stages.metio.wtf/reconcile", "disabled", true)]
+#[case("kustomize.toolkit.fluxcd.io/reconcile", "DISABLED", true)]
+#[case("example.com/prune", "disabled", false)]
+fn opt_outs_keep_an_object(#[case] key: &'static str, #[case] value: &str, #[case] kept: bool) {
+    for object in [
+        live(json!({key: value}), json!({})),
+        live(json!({}), json!({key: value})),
+    ] {
+        let decision = may_delete(&object, &owner());
+        let expected = Deletion::Skip(Skip::OptedOut {
+            key,
+            value: value.into(),
+        });
+        assert_eq!(decision == expected, kept, "{decision:?}");
+    }
+}
+
+#[test]
+fn a_terminating_object_needs_no_second_delete() {
+    let mut leaving = live(json!({}), json!({}));
+    leaving["metadata"]["deletionTimestamp"] = "2026-06-15T09:00:00Z".into();
+    assert_eq!(
+        may_delete(&leaving, &owner()),
+        Deletion::Skip(Skip::Terminating)
+    );
+}
+
+#[test]
+fn a_namespace_stays_while_it_holds_others() {
+    let empty = NamespaceFacts {
+        name: "app".into(),
+        ..NamespaceFacts::default()
+    };
+    assert_eq!(may_delete_namespace(&empty), Ok(()));
+    let home = NamespaceFacts {
+        holds_stage_set: true,
+        ..empty.clone()
+    };
+    assert!(
+        may_delete_namespace(&home)
+            .unwrap_err()
+            .to_string()
+            .contains("namespace app")
+    );
+    let foreign = NamespaceFacts {
+        foreign: vec![id("app_db_apps_StatefulSet"), id("app_b__Secret")],
+        ..empty.clone()
+    };
+    let text = may_delete_namespace(&foreign).unwrap_err().to_string();
+    assert!(
+        text.contains("2 object(s)") && text.contains("StatefulSet/app/db"),
+        "{text}"
+    );
+    let unread = NamespaceFacts {
+        unread: vec!["Secret".into(), "Widget.example.com".into()],
+        ..empty
+    };
+    let text = may_delete_namespace(&unread).unwrap_err().to_string();
+    assert!(text.contains("Secret, Widget.example.com"), "{text}");
+}
+
+#[test]
+fn foreign_is_what_nobody_else_accounts_for() {
+    let object = |api_version: &str, kind: &str, name: &str| json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "namespace": "app"}});
+    let foreign = |object: &Value| is_foreign_in_namespace(object, &owner());
+    assert!(foreign(&object("v1", "Secret", "theirs")));
+    assert!(foreign(&object("v1", "ServiceAccount", "builder")));
+    assert!(!foreign(&live(json!({}), json!({}))));
+    assert!(foreign(&live(
+        json!({"stages.metio.wtf/name": "other"}),
+        json!({})
+    )));
+    assert!(!foreign(&object("v1", "ServiceAccount", "default")));
+    assert!(!foreign(&object("v1", "ConfigMap", "kube-root-ca.crt")));
+    assert!(!foreign(&object("events.k8s.io/v1", "Event", "e")));
+    let mut derived = object("v1", "Pod", "web-1");
+    derived["metadata"]["ownerReferences"] = json!([{"kind": "ReplicaSet", "name": "web"}]);
+    assert!(!foreign(&derived));
+}

@@ -1,0 +1,377 @@
+//! Applying the objects of a stage, wave by wave: what exists and is as it should be is not written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::context::{Context, Known};
+use super::outcome::Failure;
+use super::render::content_hash;
+use super::treatment;
+use crate::api::names::{FIELD_MANAGER, applyset};
+use crate::cluster::watch::{Knowledge, Owner, WatchKey, parse_version};
+use crate::cluster::{self, Preconditions, Target, Tenant, is_deleting, resource_version, uid};
+use crate::rules::conflict::{BeforeApply, Decision, Policy, before_apply, immutable_conflict, on_conflict, trial_object};
+use crate::rules::drift::{self, IgnoreRule, object_to_send};
+use crate::rules::inventory::{ObjectId, OwnerRef, owner_of};
+use crate::rules::managers;
+use crate::rules::optout::{self, Mode};
+use crate::rules::order::{self, Wave};
+use crate::rules::readiness::{Readiness, judge};
+
+/// Objects of one kind that are sent at once.
+const PARALLEL: usize = 8;
+
+/// What became of one object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Created,
+    Configured,
+    Unchanged,
+    /// Left alone by its own wish or by policy.
+    Skipped,
+}
+
+/// How an apply ended.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub changed: Vec<(ObjectId, Change)>,
+    /// What has to happen before the rest can be applied.
+    pub waiting: Option<String>,
+}
+
+/// Applies as one tenant on behalf of one StageSet.
+pub struct Applier<'a> {
+    pub ctx: &'a Arc<Context>,
+    pub owner: &'a Owner,
+    pub tenant: &'a Tenant,
+    /// Id of the ApplySet the objects join.
+    pub part_of: String,
+    pub policy: Policy,
+    pub ignore: Vec<IgnoreRule>,
+}
+
+/// How one object fared.
+enum Step {
+    Done(ObjectId, Known, Change),
+    /// A delete is under way; it is created again once it is gone.
+    Leaving(ObjectId, Known),
+    /// A field cannot be changed in place.
+    Conflict(Box<Conflicted>),
+}
+
+struct Conflicted {
+    id: ObjectId,
+    target: Target,
+    object: Value,
+    only_if: Preconditions,
+}
+
+impl Applier<'_> {
+    /// Applies `objects` in order. What was learned of each goes into `known`.
+    ///
+    /// # Errors
+    /// The first object that fails; those before it stay applied.
+    pub async fn run(&self, objects: Vec<Value>, known: &mut BTreeMap<ObjectId, Known>) -> Result<Report, Failure> {
+        treatment::guard(&self.policy, &objects)?;
+        let mut report = Report::default();
+        for (wave, members) in order::waves(objects) {
+            let ids: Vec<ObjectId> = members.iter().filter_map(ObjectId::of).collect();
+            self.wave(members, known, &mut report).await?;
+            if wave != Wave::Rest && report.waiting.is_none() {
+                report.waiting = not_in_force(&ids, known);
+            }
+            if report.changed.iter().any(|(id, c)| id.kind == "CustomResourceDefinition" && *c != Change::Unchanged) {
+                self.tenant.cluster().kinds().invalidate();
+            }
+            if report.waiting.is_some() {
+                return Ok(report);
+            }
+        }
+        Ok(report)
+    }
+
+    /// Applies one wave. Deletes come last, once everything else of the wave is in place and every object to be
+    /// recreated is known to be acceptable (run 28 B5, B6).
+    async fn wave(&self, members: Vec<Value>, known: &mut BTreeMap<ObjectId, Known>, report: &mut Report) -> Result<(), Failure> {
+        let mut conflicts = Vec::new();
+        let mut leaving = Vec::new();
+        for batch in batches(members) {
+            let steps: Vec<Result<Step, Failure>> = futures::stream::iter(batch.into_iter().map(|object| {
+                let before = ObjectId::of(&object).and_then(|id| known.get(&id).cloned());
+                self.one(object, before)
+            }))
+            .buffered(PARALLEL)
+            .collect()
+            .await;
+            for step in steps {
+                match step? {
+                    Step::Done(id, now, change) => {
+                        known.insert(id.clone(), now);
+                        report.changed.push((id, change));
+                    }
+                    Step::Leaving(id, now) => {
+                        leaving.push(id.to_string());
+                        known.insert(id, now);
+                    }
+                    Step::Conflict(conflict) => conflicts.push(conflict),
+                }
+            }
+        }
+        for conflict in &conflicts {
+            if let Some(trial) = trial_object(&conflict.object) {
+                let tried = self.tenant.try_create(&trial, FIELD_MANAGER).await;
+                tried.map_err(|e| Failure::of_request("apply", &e))?;
+            }
+        }
+        for conflict in conflicts {
+            let id = conflict.id.clone();
+            match self.recreate(*conflict).await? {
+                Some(now) => {
+                    known.insert(id.clone(), now);
+                    report.changed.push((id, Change::Created));
+                }
+                None => {
+                    known.insert(id.clone(), Known::leaving(known.get(&id)));
+                    leaving.push(id.to_string());
+                    // One object at a time: the next is only deleted once this one is back.
+                    break;
+                }
+            }
+        }
+        if !leaving.is_empty() {
+            report.waiting = Some(format!("{}: until the old one is gone", leaving.join(", ")));
+        }
+        Ok(())
+    }
+
+    async fn recreate(&self, conflict: Conflicted) -> Result<Option<Known>, Failure> {
+        let failed = |e: &cluster::Error| Failure::of_request("apply", e);
+        tracing::info!(object = %conflict.target, "recreated: a field cannot be changed in place");
+        self.tenant.delete(&conflict.target, &conflict.only_if).await.map_err(|e| failed(&e))?;
+        if self.tenant.get(&conflict.target).await.map_err(|e| failed(&e))?.is_some() {
+            return Ok(None);
+        }
+        let sent = content_hash(&conflict.object);
+        let applied = self.tenant.apply(&conflict.object, FIELD_MANAGER, false).await.map_err(|e| failed(&e))?;
+        let key = self.key(&conflict.target).await?;
+        Ok(Some(self.learn(&key, &conflict.target, &applied, sent, None)))
+    }
+
+    async fn key(&self, target: &Target) -> Result<WatchKey, Failure> {
+        let served = self.tenant.served(&target.api_version, &target.kind).await;
+        let served = served.map_err(|e| Failure::of_request("apply", &e))?;
+        Ok(WatchKey::of("", self.tenant.identity(), target, served.namespaced))
+    }
+
+    async fn one(&self, mut object: Value, before: Option<Known>) -> Result<Step, Failure> {
+        let failed = |e: &cluster::Error| Failure::of_request("apply", e);
+        let target = Target::of(&object).map_err(|e| failed(&e))?;
+        let id = ObjectId::of(&object).ok_or_else(|| Failure::retried("apply", format!("{target} has no identity")))?;
+        self.join_applyset(&mut object);
+        let sent = content_hash(&object);
+        let key = self.key(&target).await?;
+        if let Some(known) = before.as_ref().filter(|k| k.sent == sent && !k.skipped)
+            && known.readiness.is_ready()
+            && self.ctx.hub.knows(&key, &target.name, &known.uid, known.version) == Knowledge::Unchanged
+        {
+            return Ok(Step::Done(id, known.clone(), Change::Unchanged));
+        }
+        let live = self.tenant.get(&target).await.map_err(|e| failed(&e))?;
+        if live.as_ref().is_some_and(is_deleting) {
+            return Ok(Step::Leaving(id, Known::leaving(before.as_ref())));
+        }
+        let mode = optout::mode(&object, live.as_ref());
+        let kept = before_apply(&self.policy, &object, live.is_some()) == BeforeApply::KeepExisting;
+        if kept || mode == Mode::Ignore || (mode == Mode::IfNotPresent && live.is_some()) {
+            return Ok(Step::Done(id, Known::skipped(&target, live.as_ref(), sent), Change::Skipped));
+        }
+        let mut same_release = false;
+        if let Some(live) = &live {
+            self.refuse_foreign(&target, live).await?;
+            same_release = before.as_ref().is_some_and(|k| k.sent == sent && k.uid == uid(live));
+        }
+        let outgoing = object_to_send(&object, live.as_ref(), &self.ignore, FIELD_MANAGER);
+        if let Some(live) = &live
+            && same_release
+            && drift::compare(&outgoing, live, FIELD_MANAGER).is_empty()
+        {
+            let known = self.learn(&key, &target, live, sent, before.as_ref());
+            return Ok(Step::Done(id, known, Change::Unchanged));
+        }
+        self.send(Sending { id, target, key, object, outgoing, live, sent, mode, before }).await
+    }
+
+    /// Applies one object that has to be applied.
+    async fn send(&self, sending: Sending) -> Result<Step, Failure> {
+        let Sending { id, target, key, object, outgoing, live, sent, mode, before } = sending;
+        if let Some(live) = live.as_ref().filter(|_| mode == Mode::Apply)
+            && let Some(patch) = managers::takeover(live, FIELD_MANAGER)
+        {
+            let taken = self.tenant.json_patch(&target, &patch, FIELD_MANAGER).await;
+            taken.map_err(|e| Failure::of_request("apply", &e))?;
+        }
+        let applied = match self.tenant.apply(&outgoing, FIELD_MANAGER, false).await {
+            Ok(applied) => applied,
+            Err(error) => return self.refused(id, target, object, live.as_ref(), &error, sent),
+        };
+        let change = match &live {
+            None => Change::Created,
+            Some(live) if resource_version(live) == resource_version(&applied) => Change::Unchanged,
+            Some(_) => Change::Configured,
+        };
+        let before = before.filter(|_| change == Change::Unchanged);
+        let known = self.learn(&key, &target, &applied, sent, before.as_ref());
+        Ok(Step::Done(id, known, change))
+    }
+
+    /// The server refused the apply: by policy, a conflict over an immutable field may have a remedy.
+    fn refused(&self, id: ObjectId, target: Target, object: Value, live: Option<&Value>, error: &cluster::Error, sent: u64) -> Result<Step, Failure> {
+        let conflict = treatment::refusal(error).as_ref().and_then(immutable_conflict);
+        let (Some(live), Some(conflict)) = (live, conflict) else {
+            return Err(Failure::of_request("apply", error));
+        };
+        match on_conflict(&self.policy, &object, live, &conflict) {
+            Decision::Fail { message } => Err(Failure::retried("apply", message)),
+            Decision::RefuseDataLoss(loss) => Err(treatment::refused(loss.to_string())),
+            Decision::KeepExisting => Ok(Step::Done(id, Known::skipped(&target, Some(live), sent), Change::Skipped)),
+            Decision::Recreate { preconditions, .. } => Ok(Step::Conflict(Box::new(Conflicted {
+                id,
+                target,
+                object,
+                only_if: Preconditions {
+                    uid: preconditions.uid,
+                    resource_version: preconditions.resource_version,
+                },
+            }))),
+        }
+    }
+
+    fn join_applyset(&self, object: &mut Value) {
+        if let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
+            labels.insert(applyset::PART_OF_LABEL.to_owned(), Value::String(self.part_of.clone()));
+        }
+    }
+
+    fn learn(&self, key: &WatchKey, target: &Target, live: &Value, sent: u64, before: Option<&Known>) -> Known {
+        let now = Timestamp::now();
+        let version = parse_version(Some(resource_version(live)));
+        self.ctx.hub.note(key, &target.name, uid(live), version, self.owner);
+        Known {
+            api_version: target.api_version.clone(),
+            uid: uid(live).to_owned(),
+            version,
+            sent,
+            compared: version,
+            readiness: judge(live, now),
+            changed_at: before.map_or(now, |b| b.changed_at),
+            skipped: false,
+        }
+    }
+
+    /// An object that another StageSet owns is never taken over in silence (run 28 B29).
+    async fn refuse_foreign(&self, target: &Target, live: &Value) -> Result<(), Failure> {
+        let Some(found) = owner_of(live) else {
+            return Ok(());
+        };
+        let ours = OwnerRef {
+            name: self.owner.name.clone(),
+            namespace: self.owner.namespace.clone(),
+        };
+        if found == ours || !self.exists(&found).await? {
+            return Ok(());
+        }
+        Err(Failure::retried(
+            "apply",
+            format!(
+                "{target} belongs to StageSet {}/{}: remove it from that StageSet's source first, or rename it in this one",
+                found.namespace, found.name
+            ),
+        ))
+    }
+
+    async fn exists(&self, other: &OwnerRef) -> Result<bool, Failure> {
+        let owner = Owner {
+            namespace: other.namespace.clone(),
+            name: other.name.clone(),
+        };
+        if self.ctx.sets.get(&owner).is_some() {
+            return Ok(true);
+        }
+        if self.ctx.config.watch_namespaces.contains(&owner.namespace) {
+            return Ok(false);
+        }
+        let target = Target {
+            api_version: crate::api::names::API_VERSION.into(),
+            kind: "StageSet".into(),
+            namespace: Some(owner.namespace),
+            name: owner.name,
+        };
+        let own = self.ctx.cluster.tenant(cluster::Identity::Controller);
+        Ok(own.get(&target).await.map_err(|e| Failure::of_request("apply", &e))?.is_some())
+    }
+}
+
+/// One object on its way to the server.
+struct Sending {
+    id: ObjectId,
+    target: Target,
+    key: WatchKey,
+    /// As rendered.
+    object: Value,
+    /// The same without what is left to others.
+    outgoing: Value,
+    live: Option<Value>,
+    sent: u64,
+    mode: Mode,
+    before: Option<Known>,
+}
+
+/// Runs of one kind: their members do not need each other, so they go out together.
+fn batches(members: Vec<Value>) -> Vec<Vec<Value>> {
+    let mut batches: Vec<Vec<Value>> = Vec::new();
+    for object in members {
+        let same = batches.last().and_then(|b| b.last()).is_some_and(|last| last.get("kind") == object.get("kind"));
+        match batches.last_mut() {
+            Some(batch) if same => batch.push(object),
+            _ => batches.push(vec![object]),
+        }
+    }
+    batches
+}
+
+fn not_in_force(ids: &[ObjectId], known: &BTreeMap<ObjectId, Known>) -> Option<String> {
+    let waiting: Vec<String> = ids
+        .iter()
+        .filter_map(|id| known.get(id).filter(|k| !k.skipped && !k.readiness.is_ready()).map(|k| format!("{id}: {}", k.readiness)))
+        .collect();
+    (!waiting.is_empty()).then(|| waiting.join("; "))
+}
+
+impl Known {
+    /// An object that is being deleted.
+    fn leaving(before: Option<&Self>) -> Self {
+        let mut known = before.cloned().unwrap_or_else(|| Self::unseen(String::new(), Timestamp::now()));
+        known.readiness = Readiness::Terminating;
+        known.sent = 0;
+        known
+    }
+
+    /// An object that is left alone, and so not waited for.
+    fn skipped(target: &Target, live: Option<&Value>, sent: u64) -> Self {
+        let version = live.map_or(0, |l| parse_version(Some(resource_version(l))));
+        Self {
+            api_version: target.api_version.clone(),
+            uid: live.map(uid).unwrap_or_default().to_owned(),
+            version,
+            sent,
+            compared: version,
+            readiness: Readiness::Current,
+            changed_at: Timestamp::now(),
+            skipped: true,
+        }
+    }
+}

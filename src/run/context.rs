@@ -1,0 +1,100 @@
+//! What every step needs: the doors, the caches, and what is remembered between steps.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use jiff::Timestamp;
+
+use super::notify::Notifier;
+use super::outcome::Remedy;
+use crate::cache::{Inventories, Sources, StageSets};
+use crate::cluster::Cluster;
+use crate::cluster::watch::{Hub, Owner};
+use crate::config::Config;
+use crate::rules::inventory::ObjectId;
+use crate::rules::readiness::Readiness;
+use crate::source;
+use crate::telemetry::Metrics;
+
+/// Shared by all steps.
+pub struct Context {
+    pub config: Config,
+    pub cluster: Arc<Cluster>,
+    pub hub: Arc<Hub>,
+    pub sets: Arc<StageSets>,
+    pub inventories: Arc<Inventories>,
+    pub sources: Arc<Sources>,
+    pub artifacts: source::Cache,
+    pub notifier: Notifier,
+    pub metrics: Metrics,
+    pub memories: Memories,
+}
+
+/// What is remembered of each StageSet while the process lives. Losing it costs requests, never
+/// correctness: everything that matters is in the status and the inventory.
+#[derive(Default)]
+pub struct Memories {
+    of: Mutex<HashMap<Owner, Arc<tokio::sync::Mutex<Memory>>>>,
+}
+
+impl Memories {
+    /// The memory of one StageSet.
+    pub fn of(&self, owner: &Owner) -> Arc<tokio::sync::Mutex<Memory>> {
+        self.of.lock().unwrap_or_else(PoisonError::into_inner).entry(owner.clone()).or_default().clone()
+    }
+
+    /// Forgets a StageSet that is gone.
+    pub fn forget(&self, owner: &Owner) {
+        self.of.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
+    }
+}
+
+/// Memory of one StageSet.
+#[derive(Default)]
+pub struct Memory {
+    /// UID the rest belongs to: a namesake created later starts afresh.
+    pub uid: String,
+    pub stages: HashMap<String, StageMemory>,
+    /// Steps in a row that ended undecided.
+    pub undecided: u32,
+    /// When the last complete look at everything ended.
+    pub looked_at: Option<Instant>,
+    /// When everything was last compared with what was sent.
+    pub full_at: Option<Instant>,
+    /// What can be done about the last failure of each stage.
+    pub remedies: HashMap<String, Remedy>,
+    /// Looks in a row that found something not ready.
+    pub polls: u32,
+    /// When a status write last went out.
+    pub wrote_at: Option<Instant>,
+    /// When something awaited last changed.
+    pub changed_at: Option<Timestamp>,
+    /// Objects whose removal a teardown has confirmed.
+    pub gone: std::collections::BTreeSet<ObjectId>,
+}
+
+/// Memory of one stage.
+#[derive(Default)]
+pub struct StageMemory {
+    /// The inputs that the objects below were rendered from.
+    pub inputs: String,
+    pub objects: BTreeMap<ObjectId, Known>,
+}
+
+/// What is known of one object since our last look.
+#[derive(Debug, Clone)]
+pub struct Known {
+    pub api_version: String,
+    pub uid: String,
+    pub version: u64,
+    /// Hash of what was sent, so that an object that did not change between revisions is not sent again.
+    pub sent: u64,
+    /// The version that was last compared with what was sent, and found equal.
+    pub compared: u64,
+    pub readiness: Readiness,
+    /// When we last changed it.
+    pub changed_at: Timestamp,
+    /// Left alone by its own wish or by policy: not waited for.
+    pub skipped: bool,
+}

@@ -1,0 +1,292 @@
+//! What may hold a run before it begins: dependencies and update windows (run 7, 10).
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::notify::Notice;
+use super::outcome::{End, Stop, Wake};
+use super::pass::{Pass, earlier, jittered};
+use super::status;
+use crate::api::common::non_empty;
+use crate::api::names::annotation;
+use crate::api::{Dependency, PendingUpdate, Reason, StageSet, UpdateWindow, WindowScope, WindowType};
+use crate::cluster::Identity;
+use crate::cluster::watch::Owner;
+use crate::rules::backoff::clamp_hold;
+use crate::rules::condition::{READY, Situation};
+use crate::rules::dependency::{self, Found};
+use crate::rules::inventory::OwnerRef;
+use crate::rules::window::{self, Effect, Gate, Scope, Window, WindowFields};
+use crate::source::Artifact;
+
+/// What the windows leave of a pass.
+pub(super) enum Windowed {
+    /// What the sources offer may be rolled out.
+    Open(Vec<Artifact>),
+    /// It is held; what was applied last is looked after meanwhile.
+    Held { applied: Vec<Artifact>, hold: Hold },
+    /// Nothing is touched.
+    Closed(End),
+}
+
+/// A held update.
+pub(super) struct Hold {
+    message: String,
+    wake: Wake,
+}
+
+impl Pass<'_> {
+    /// Ends the pass where a dependency is not satisfied. A run under way is not held any more.
+    pub(super) async fn dependencies(&mut self) -> Result<Option<End>, Stop> {
+        let set = self.set.clone();
+        if set.spec.depends_on.is_empty() || self.status.run.is_some() {
+            return Ok(None);
+        }
+        let start = owner_ref(self.owner);
+        if let Some(path) = dependency::cycle(&start, |of| self.edges(of)) {
+            let path: Vec<String> = path.iter().map(|o| format!("{}/{}", o.namespace, o.name)).collect();
+            return Ok(Some(End {
+                situation: Situation::Terminal {
+                    reason: Reason::Stalled,
+                    message: format!("spec.dependsOn forms a cycle: {}; remove one of these", path.join(" -> ")),
+                },
+                wake: Wake::In(jittered(self.cadence().interval)),
+            }));
+        }
+        for dependency in &set.spec.depends_on {
+            if let Err(message) = self.dependency(dependency).await? {
+                return Ok(Some(End {
+                    situation: Situation::Held {
+                        reason: Reason::DependencyNotReady,
+                        message,
+                        retrying: true,
+                        deployed: false,
+                    },
+                    wake: Wake::In(jittered(self.cadence().retry)),
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn edges(&self, of: &OwnerRef) -> Vec<OwnerRef> {
+        let owner = Owner {
+            namespace: of.namespace.clone(),
+            name: of.name.clone(),
+        };
+        let set = self.ctx.sets.get(&owner);
+        let dependencies = set.iter().flat_map(|s| &s.spec.depends_on);
+        dependencies
+            .map(|d| OwnerRef {
+                name: d.name.clone(),
+                namespace: non_empty(&d.namespace).unwrap_or(&of.namespace).to_owned(),
+            })
+            .collect()
+    }
+
+    async fn dependency(&self, dependency: &Dependency) -> Result<Result<(), String>, Stop> {
+        let namespace = non_empty(&dependency.namespace).unwrap_or(&self.owner.namespace);
+        let name = OwnerRef {
+            name: dependency.name.clone(),
+            namespace: namespace.to_owned(),
+        };
+        let foreign = namespace != self.owner.namespace;
+        if foreign && self.ctx.config.no_cross_namespace_refs {
+            return Ok(Err(format!(
+                "dependsOn names StageSet {namespace}/{} of another namespace, which --no-cross-namespace-refs rejects",
+                dependency.name
+            )));
+        }
+        let owner = Owner {
+            namespace: name.namespace.clone(),
+            name: name.name.clone(),
+        };
+        let found = self.find(&owner).await?;
+        let judged = dependency::satisfied(&name, found.as_ref(), non_empty(&dependency.min_version));
+        // Another namespace's state is nobody's business here (decisions 7).
+        Ok(judged.map_err(|why| {
+            if foreign {
+                format!("cross-namespace StageSet \"{namespace}/{}\" is not reachable or not ready", dependency.name)
+            } else {
+                why
+            }
+        }))
+    }
+
+    async fn find(&self, owner: &Owner) -> Result<Option<Found>, Stop> {
+        if let Some(set) = self.ctx.sets.get(owner) {
+            return Ok(Some(found(&set)));
+        }
+        if self.ctx.config.watch_namespaces.contains(&owner.namespace) {
+            return Ok(None);
+        }
+        let object = self.ctx.cluster.tenant(Identity::Controller).get(&status::target(owner)).await?;
+        Ok(object.and_then(|o| serde_json::from_value::<StageSet>(o).ok()).map(|set| found(&set)))
+    }
+
+    /// Applies the update windows to what the sources offer. A run under way finishes whatever the windows say.
+    pub(super) fn windows(&mut self, offered: Vec<Artifact>) -> Windowed {
+        let token = self.annotation(annotation::UPDATE_NOW).filter(|t| !t.is_empty()).map(str::to_owned);
+        let overridden = token.is_some() && token != self.status.last_handled_update_override;
+        let spec = &self.set.spec;
+        let Some(windows) = spec.update_windows.iter().map(parse).collect::<Option<Vec<Window>>>() else {
+            return Windowed::Closed(End {
+                situation: Situation::Terminal {
+                    reason: Reason::InvalidSpec,
+                    message: "spec.updateWindows holds a window that cannot be read; nothing is rolled out".into(),
+                },
+                wake: Wake::OnChange,
+            });
+        };
+        let scope = match spec.window_scope {
+            Some(WindowScope::All) => Scope::All,
+            _ => Scope::Updates,
+        };
+        let newer = self.differs_from(&offered);
+        let gate = window::gate(&windows, scope, newer, overridden, Timestamp::now());
+        let Gate::Held { next_opening } = gate else {
+            if overridden {
+                self.status.last_handled_update_override = token;
+            }
+            self.status.pending_update = None;
+            return Windowed::Open(offered);
+        };
+        if let Some(run) = &self.status.run
+            && scope != Scope::All
+        {
+            let pinned = spec.stages.iter().map(|s| super::pin::recorded(run, &s.name)).collect::<Option<Vec<_>>>();
+            return Windowed::Open(pinned.unwrap_or(offered));
+        }
+        self.hold(offered, newer, scope, next_opening)
+    }
+
+    fn hold(&mut self, offered: Vec<Artifact>, newer: bool, scope: Scope, opens: Option<Timestamp>) -> Windowed {
+        let first = self.status.pending_update.is_none();
+        let revisions = offered.iter().map(|a| (a.key(), a.revision.clone())).collect();
+        self.status.pending_update = Some(PendingUpdate {
+            revisions: if newer { revisions } else { Default::default() },
+            next_window_opens: opens.map(|at| Time(Timestamp::from_second(at.as_second()).unwrap_or(at))),
+        });
+        let until = opens.map_or_else(|| "no window is in sight".to_owned(), |at| format!("the next window opens at {at:.0}"));
+        let what = if newer { "a new revision" } else { "every change" };
+        let held = format!("{what} is held by the update windows: {until}");
+        if first {
+            let labels = [self.owner.namespace.as_str(), &self.owner.name];
+            self.ctx.metrics.update_deferred.with_label_values(&labels).inc();
+            self.ctx.notifier.send(Notice::about(&self.set, Reason::UpdateDeferred, false, held.clone()));
+        }
+        let wake = Wake::In(match opens.map(|at| Duration::try_from(at.duration_since(Timestamp::now()))) {
+            Some(wait) => clamp_hold(wait.unwrap_or(Duration::ZERO)),
+            None => self.cadence().retry,
+        });
+        let deployed = !self.status.last_applied_revisions.is_empty();
+        if let (Scope::Updates, true, Some(applied)) = (scope, deployed, self.applied(&offered)) {
+            return Windowed::Held {
+                applied,
+                hold: Hold { message: held, wake },
+            };
+        }
+        Windowed::Closed(End {
+            situation: self.held(held, deployed),
+            wake,
+        })
+    }
+
+    fn held(&self, held: String, deployed: bool) -> Situation {
+        let stored = self.set.status.as_ref().and_then(|s| s.conditions.iter().find(|c| c.type_ == READY));
+        let failed = stored.filter(|c| deployed && c.status == "False" && c.reason == Reason::StageFailed.as_str());
+        match failed {
+            // A hold does not hide that the deployed release is in trouble.
+            Some(ready) => Situation::Failed {
+                reason: Reason::StageFailed,
+                message: ready.message.clone(),
+            },
+            None => Situation::Held {
+                reason: Reason::UpdateDeferred,
+                message: if deployed { format!("Deployed; {held}") } else { held },
+                retrying: false,
+                deployed,
+            },
+        }
+    }
+
+    /// Ends a pass that looked after the deployed release while an update is held.
+    pub(super) fn with_hold(&self, end: End, hold: Option<Hold>) -> End {
+        match (hold, end) {
+            (Some(hold), End { situation: Situation::Succeeded { .. }, wake }) => End {
+                situation: Situation::Held {
+                    reason: Reason::UpdateDeferred,
+                    message: format!("Deployed; {}", hold.message),
+                    retrying: false,
+                    deployed: true,
+                },
+                wake: match hold.wake {
+                    Wake::In(wait) => earlier(wake, wait),
+                    Wake::OnChange => wake,
+                },
+            },
+            (_, end) => end,
+        }
+    }
+
+    /// What each stage applied last; `None` when one never applied anything.
+    fn applied(&self, offered: &[Artifact]) -> Option<Vec<Artifact>> {
+        self.status
+            .stages
+            .iter()
+            .zip(offered)
+            .map(|(stage, source)| {
+                Some(Artifact {
+                    revision: stage.applied_revision.clone()?,
+                    digest: stage.applied_digest.clone()?,
+                    url: stage.applied_url.clone()?,
+                    size: None,
+                    last_update: None,
+                    ..source.clone()
+                })
+            })
+            .collect()
+    }
+
+    /// Whether some stage would deploy something else than it did last.
+    fn differs_from(&self, offered: &[Artifact]) -> bool {
+        self.status.stages.iter().zip(offered).any(|(stage, artifact)| {
+            stage.applied_digest.as_deref() != Some(&artifact.digest)
+                || stage.applied_revision.as_deref().unwrap_or_default() != artifact.revision
+        })
+    }
+}
+
+fn owner_ref(owner: &Owner) -> OwnerRef {
+    OwnerRef {
+        name: owner.name.clone(),
+        namespace: owner.namespace.clone(),
+    }
+}
+
+fn found(set: &StageSet) -> Found {
+    let status = set.status.clone().unwrap_or_default();
+    let ready = status.conditions.iter().find(|c| c.type_ == READY);
+    Found {
+        ready: ready.is_some_and(|c| c.status == "True"),
+        current: status.observed_generation == set.metadata.generation,
+        why: ready.map_or_else(|| "no Ready condition yet".to_owned(), |c| format!("{}: {}", c.reason, c.message)),
+        holds_update: status.pending_update.is_some_and(|p| !p.revisions.is_empty()),
+        version: status.version,
+    }
+}
+
+fn parse(wire: &UpdateWindow) -> Option<Window> {
+    let duration = wire.duration.as_ref().and_then(|d| crate::rules::duration::set(Some(d.0.as_str())));
+    let fields = WindowFields {
+        effect: if wire.window_type == WindowType::Deny { Effect::Deny } else { Effect::Allow },
+        schedule: non_empty(&wire.schedule),
+        duration: duration.and_then(|d| SignedDuration::try_from(d).ok()),
+        time_zone: non_empty(&wire.time_zone),
+        from: wire.from.as_ref().and_then(|t| t.parse().ok()),
+        to: wire.to.as_ref().and_then(|t| t.parse().ok()),
+    };
+    Window::parse(&fields).ok()
+}

@@ -1,0 +1,521 @@
+//! One step of a run: the sequence, one call a line (run 3).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+use super::context::{Context, Memory};
+use super::gates::Windowed;
+use super::notify::Notice;
+use super::outcome::{End, Failure, Remedy, Stop, Wake};
+use super::{pin, render, status, verify};
+use crate::api::names::{FINALIZER, annotation};
+use crate::api::{Reason, RunStatus, Stage, StagePhase, StageSet, StageSetStatus, StageStatus, Step};
+use crate::cluster::watch::{Owner, WatchKey};
+use crate::cluster::{Identity, Tenant};
+use crate::rules::backoff::{self, Cadence, RBAC_LADDER};
+use crate::rules::condition::{Situation, conditions, transition};
+use crate::rules::spec;
+use crate::rules::next::{Next, RunFacts, Standing, next};
+use crate::source::Artifact;
+
+/// Progress texts are written at most this often (decisions 3.5).
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// Nothing awaited has changed for so long: the stage counts as stuck (decisions 3.4).
+const STUCK_AFTER: Duration = Duration::from_secs(30);
+
+/// The working state of one step.
+pub struct Pass<'a> {
+    pub(super) ctx: &'a Arc<Context>,
+    pub(super) owner: &'a Owner,
+    /// As the server last told it; status patches are made against it.
+    pub(super) set: Arc<StageSet>,
+    /// What the status is to become.
+    pub(super) status: StageSetStatus,
+    pub(super) memory: &'a mut Memory,
+    /// What each stage deploys in this step: pinned by the run, or what the source offers.
+    pub(super) artifacts: Vec<Artifact>,
+    pub(super) requested: bool,
+    /// Something newer than the unfinished run waits.
+    pub(super) outdated: bool,
+    /// A record was rebuilt in this pass: nothing is pruned before the next.
+    pub(super) prune_deferred: bool,
+    /// Watches this StageSet needs from now on.
+    pub(super) needed: HashSet<WatchKey>,
+    /// Whether a wait is behind us, so that the next effect wants its intent written first.
+    pub(super) wrote_in_pass: bool,
+}
+
+impl<'a> Pass<'a> {
+    /// A step for `set`.
+    pub fn new(ctx: &'a Arc<Context>, owner: &'a Owner, set: Arc<StageSet>, memory: &'a mut Memory) -> Self {
+        let status = set.status.clone().unwrap_or_default();
+        let uid = set.metadata.uid.clone().unwrap_or_default();
+        if memory.uid != uid {
+            *memory = Memory {
+                uid,
+                ..Memory::default()
+            };
+        }
+        Self {
+            ctx,
+            owner,
+            set,
+            status,
+            memory,
+            artifacts: Vec::new(),
+            requested: false,
+            outdated: false,
+            prune_deferred: false,
+            needed: HashSet::new(),
+            wrote_in_pass: false,
+        }
+    }
+
+    /// Runs the step and writes what it decided.
+    ///
+    /// # Errors
+    /// Why nothing was decided.
+    pub async fn run(mut self) -> Result<Wake, Stop> {
+        self.ensure_finalizer().await?;
+        let end = self.decide().await?;
+        self.finish(end).await
+    }
+
+    async fn decide(&mut self) -> Result<End, Stop> {
+        if self.set.spec.suspend {
+            return Ok(suspended());
+        }
+        self.take_request();
+        if let Some(end) = self.refuse_invalid() {
+            return Ok(end);
+        }
+        self.merge_stages();
+        if let Some(end) = self.dependencies().await? {
+            return Ok(end);
+        }
+        let offered = match pin::resolve(self.ctx, &self.set).await? {
+            Ok(offered) => offered,
+            Err(unresolved) => return Ok(self.unresolved(&unresolved)),
+        };
+        self.note_attempted(&offered);
+        let (offered, hold) = match self.windows(offered) {
+            Windowed::Open(offered) => (offered, None),
+            Windowed::Held { applied, hold } => (applied, Some(hold)),
+            Windowed::Closed(end) => return Ok(end),
+        };
+        let end = self.go_on(offered).await?;
+        Ok(self.with_hold(end, hold))
+    }
+
+    /// Begins, resumes, or looks after what is deployed.
+    async fn go_on(&mut self, offered: Vec<Artifact>) -> Result<End, Stop> {
+        self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
+        match self.restore_records().await {
+            Ok(restored) => self.prune_deferred = restored,
+            Err((at, failure)) => return Ok(self.failed(at, failure)),
+        }
+        match self.next(&offered).await? {
+            Next::Steady => self.steady().await,
+            Next::Rest => self.rest().await,
+            Next::Resume => self.stages().await,
+            Next::Start { attempt } => {
+                self.start(offered, attempt).await?;
+                self.stages().await
+            }
+        }
+    }
+
+    /// Adds the finalizer by a patch of metadata alone, so that nothing an author wrote is rewritten.
+    async fn ensure_finalizer(&mut self) -> Result<(), Stop> {
+        let mut finalizers = self.set.metadata.finalizers.clone().unwrap_or_default();
+        if finalizers.iter().any(|f| f == FINALIZER) {
+            return Ok(());
+        }
+        finalizers.push(FINALIZER.to_owned());
+        let body = serde_json::json!({"metadata": {
+            "finalizers": finalizers,
+            "resourceVersion": self.set.metadata.resource_version,
+            "uid": self.set.metadata.uid,
+        }});
+        self.set = status::patch_set(self.ctx, self.owner, None, &body).await?;
+        Ok(())
+    }
+
+    fn take_request(&mut self) {
+        let token = self.annotation(annotation::REQUESTED_AT).filter(|t| !t.is_empty()).map(str::to_owned);
+        if token.is_some() && token != self.status.last_handled_reconcile_at {
+            self.requested = true;
+            self.status.last_handled_reconcile_at = token;
+        }
+    }
+
+    /// A StageSet annotation.
+    pub(super) fn annotation(&self, key: &str) -> Option<&str> {
+        self.set.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    fn refuse_invalid(&self) -> Option<End> {
+        let violations = spec::check(&self.set, &spec::Supported::this_release());
+        let (reason, message) = spec::outcome(&violations)?;
+        Some(End {
+            situation: Situation::Terminal { reason, message },
+            wake: Wake::OnChange,
+        })
+    }
+
+    /// One status entry for each stage of the spec, in its order; entries of stages that left are dropped.
+    fn merge_stages(&mut self) {
+        let known = std::mem::take(&mut self.status.stages);
+        self.status.stages = self
+            .set
+            .spec
+            .stages
+            .iter()
+            .map(|stage| known.iter().find(|s| s.name == stage.name).cloned().unwrap_or_else(|| StageStatus::named(&stage.name)))
+            .collect();
+    }
+
+    fn unresolved(&self, unresolved: &pin::Unresolved) -> End {
+        let outcome = unresolved.error.outcome();
+        let reason = Reason::from_word(outcome.reason).unwrap_or(Reason::ResolveFailed);
+        let message = format!("stage \"{}\": {}", unresolved.stage, outcome.message);
+        let cadence = self.cadence();
+        match (outcome.class, reason) {
+            (crate::source::Class::Terminal, _) => End {
+                situation: Situation::Terminal { reason, message },
+                wake: Wake::In(jittered(cadence.interval)),
+            },
+            (_, Reason::SourceNotReady | Reason::ArtifactNotFound) => End {
+                situation: Situation::Held {
+                    reason,
+                    message,
+                    retrying: true,
+                    deployed: false,
+                },
+                wake: Wake::In(jittered(cadence.retry)),
+            },
+            _ => End {
+                situation: Situation::Failed { reason, message },
+                wake: Wake::In(jittered(cadence.retry.min(RBAC_LADDER.last))),
+            },
+        }
+    }
+
+    fn note_attempted(&mut self, offered: &[Artifact]) {
+        self.status.last_attempted_revisions = offered.iter().map(|a| (a.key(), a.revision.clone())).collect();
+    }
+
+    /// What the unfinished run has pinned, when it pins every stage of the spec.
+    fn pinned(&self) -> Option<Vec<Artifact>> {
+        let run = self.status.run.as_ref()?;
+        self.set.spec.stages.iter().map(|stage| pin::recorded(run, &stage.name)).collect()
+    }
+
+    async fn next(&mut self, offered: &[Artifact]) -> Result<Next, Stop> {
+        let Some(run) = self.status.run.clone() else {
+            return Ok(next(None, self.settled(), self.requested));
+        };
+        let pinned = self.pinned();
+        let pins_current = pinned
+            .as_ref()
+            .is_some_and(|p| p.len() == offered.len() && p.iter().zip(offered).all(|(a, b)| pin::same(a, b)));
+        // A run that does not pin every stage of the spec cannot go on.
+        let generation_current = Some(run.generation) == self.set.metadata.generation && pinned.is_some();
+        let outdated = !pins_current || !generation_current;
+        self.outdated = outdated;
+        let standing = self.standing(outdated).await?;
+        let facts = RunFacts {
+            attempt: run.attempt,
+            generation_current,
+            pins_current,
+            standing,
+        };
+        Ok(next(Some(facts), false, self.requested))
+    }
+
+    async fn standing(&mut self, outdated: bool) -> Result<Standing, Stop> {
+        let now = Timestamp::now();
+        if let Some(at) = self.position(|s| s.phase == Some(StagePhase::Failed)) {
+            let due = self.retry_due(at, now) || self.recovered(at).await?;
+            return Ok(Standing::Failed { due });
+        }
+        match self.position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying)) {
+            Some(at) => {
+                let known = self.knows_inputs(at);
+                let stuck = outdated && (self.unchanged_for_long(at, now) || self.in_error_wait(at).await?);
+                Ok(Standing::Verifying { stuck, known })
+            }
+            None if self.position(|s| s.phase != Some(StagePhase::Ready)).is_none() => Ok(Standing::Held),
+            None => Ok(Standing::Between),
+        }
+    }
+
+    fn position(&self, of: impl Fn(&StageStatus) -> bool) -> Option<usize> {
+        self.status.stages.iter().position(of)
+    }
+
+    /// Whether the objects the stage awaits are known in this process.
+    pub(super) fn knows_inputs(&self, at: usize) -> bool {
+        let stage = &self.status.stages[at];
+        let memory = self.memory.stages.get(&stage.name);
+        memory.is_some_and(|m| Some(&m.inputs) == stage.inputs_digest.as_ref())
+    }
+
+    fn retry_due(&self, at: usize, now: Timestamp) -> bool {
+        let since = self.status.stages[at].step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, now));
+        // A timer that fires a moment early must not cost a whole interval.
+        since + Duration::from_millis(50) >= self.retry_wait(at)
+    }
+
+    /// How long a failed stage waits for its next attempt.
+    pub(super) fn retry_wait(&self, at: usize) -> Duration {
+        let cadence = self.cadence();
+        let attempt = self.status.run.as_ref().map_or(1, |r| r.attempt);
+        let rung = u32::try_from(attempt.saturating_sub(1)).unwrap_or(0);
+        match self.memory.remedies.get(&self.status.stages[at].name) {
+            Some(Remedy::Soon | Remedy::Right) => RBAC_LADDER.wait(rung).min(cadence.retry),
+            Some(Remedy::Change) => cadence.interval,
+            Some(Remedy::Retry) | None => cadence.retry,
+        }
+    }
+
+    fn unchanged_for_long(&self, at: usize, now: Timestamp) -> bool {
+        let began = self.status.stages[at].step_started_at.as_ref().map(|t| t.0);
+        let last = self.memory.changed_at.into_iter().chain(began).max();
+        last.is_some_and(|last| now.duration_since(last) >= jiff::SignedDuration::try_from(STUCK_AFTER).unwrap_or_default())
+    }
+
+    /// When the awaited objects will count as stuck, if nothing changes.
+    pub(super) fn stuck_in(&self, now: Timestamp, began: Timestamp) -> Duration {
+        let last = self.memory.changed_at.map_or(began, |c| c.max(began));
+        let quiet = Duration::try_from(now.duration_since(last)).unwrap_or_default();
+        STUCK_AFTER.saturating_sub(quiet)
+    }
+
+    async fn start(&mut self, offered: Vec<Artifact>, attempt: i32) -> Result<(), Stop> {
+        let now = Timestamp::now();
+        let fresh = self.pinned().is_none_or(|p| p.len() != offered.len() || !p.iter().zip(&offered).all(|(a, b)| pin::same(a, b)));
+        let spec = self.set.spec.clone();
+        self.status.run = Some(RunStatus {
+            artifacts: spec.stages.iter().zip(&offered).map(|(stage, artifact)| pin::record(&stage.name, artifact)).collect(),
+            attempt,
+            generation: self.set.metadata.generation.unwrap_or_default(),
+            started_at: match (&self.status.run, attempt) {
+                (Some(run), 2..) => run.started_at.clone(),
+                _ => MicroTime(now),
+            },
+        });
+        self.artifacts = offered;
+        self.memory.changed_at = None;
+        for (at, stage) in spec.stages.iter().enumerate() {
+            let inputs = render::inputs_digest(&self.artifacts[at], &spec, stage);
+            let done = !fresh && self.is_done(at, &inputs);
+            let entry = &mut self.status.stages[at];
+            entry.message = None;
+            entry.waiting_for = None;
+            if !done {
+                entry.phase = Some(StagePhase::Pending);
+                entry.step = None;
+                entry.step_started_at = None;
+            }
+        }
+        if let Some(at) = self.position(|s| s.phase == Some(StagePhase::Pending)) {
+            self.enter(at, StagePhase::Applying, Step::Apply);
+            let message = self.progress(at, "applying");
+            self.write(&Situation::Unfinished { message }).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a stage is through with exactly these inputs.
+    pub(super) fn is_done(&self, at: usize, inputs: &str) -> bool {
+        let entry = &self.status.stages[at];
+        entry.phase == Some(StagePhase::Ready)
+            && entry.inputs_digest.as_deref() == Some(inputs)
+            && entry.applied_digest.as_deref() == Some(&self.artifacts[at].digest)
+            && entry.applied_revision.as_deref().unwrap_or_default() == self.artifacts[at].revision
+    }
+
+    /// Whether nothing is to be rolled out: the deployed state is what is wanted now.
+    fn settled(&self) -> bool {
+        let spec = &self.set.spec;
+        self.status.observed_generation == self.set.metadata.generation
+            && !self.status.last_applied_revisions.is_empty()
+            && spec.stages.iter().enumerate().all(|(at, stage)| {
+                let inputs = render::inputs_digest(&self.artifacts[at], spec, stage);
+                self.is_done(at, &inputs) || (self.is_deployed(at, &inputs) && self.is_unhealthy(at))
+            })
+    }
+
+    fn is_deployed(&self, at: usize, inputs: &str) -> bool {
+        let entry = &self.status.stages[at];
+        entry.inputs_digest.as_deref() == Some(inputs) && entry.applied_digest.as_deref() == Some(&self.artifacts[at].digest)
+    }
+
+    /// A deployed stage that turned unready later; there is no run.
+    pub(super) fn is_unhealthy(&self, at: usize) -> bool {
+        let entry = &self.status.stages[at];
+        self.status.run.is_none() && matches!(entry.phase, Some(StagePhase::Verifying | StagePhase::Failed)) && entry.step == Some(Step::Done)
+    }
+
+    /// Puts a stage at a step, beginning now.
+    pub(super) fn enter(&mut self, at: usize, phase: StagePhase, step: Step) {
+        let entry = &mut self.status.stages[at];
+        entry.phase = Some(phase);
+        entry.step = Some(step);
+        entry.step_started_at = Some(MicroTime(Timestamp::now()));
+        entry.waiting_for = None;
+        entry.message = None;
+    }
+
+    /// `stage "web" (2/3): applying`.
+    pub(super) fn progress(&self, at: usize, what: &str) -> String {
+        let entry = &self.status.stages[at];
+        format!("stage \"{}\" ({}/{}): {what}", entry.name, at + 1, self.status.stages.len())
+    }
+
+    /// The tenant a stage acts as.
+    pub(super) fn tenant(&self, stage: &Stage) -> Tenant {
+        let account = crate::api::common::non_empty(&stage.service_account_name)
+            .or(crate::api::common::non_empty(&self.set.spec.service_account_name));
+        self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, account))
+    }
+
+    /// The intervals of this StageSet, defaults applied.
+    pub(super) fn cadence(&self) -> Cadence {
+        let spec = &self.set.spec;
+        let read = |d: Option<&crate::api::Duration>| crate::rules::duration::set(d.map(|d| d.0.as_str()));
+        Cadence::resolve(
+            read(spec.interval.as_ref()),
+            read(spec.retry_interval.as_ref()),
+            read(spec.drift_detection_interval.as_ref()),
+            self.ctx.config.default_interval,
+        )
+    }
+
+    /// Writes the status with the conditions of `situation`.
+    pub(super) async fn write(&mut self, situation: &Situation) -> Result<(), Stop> {
+        let generation = self.set.metadata.generation.unwrap_or_default();
+        let base = &self.ctx.config.runbook_base_url;
+        let before = self.set.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
+        self.status.conditions = conditions(&before, situation, generation, Timestamp::now(), base);
+        if situation.observes_generation() {
+            self.status.observed_generation = Some(generation);
+        }
+        self.set = status::write(self.ctx, self.owner, &self.set, &self.status, self.memory).await?;
+        self.wrote_in_pass = true;
+        if let Some(event) = transition(&before, situation) {
+            let revision = self.status.last_attempted_revisions.values().next().cloned();
+            let notice = Notice::about(&self.set, event.reason, event.warning, situation.message());
+            self.ctx.notifier.send(notice.with_revision(revision));
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self, end: End) -> Result<Wake, Stop> {
+        let namespace = &self.owner.namespace;
+        self.publish_stages();
+        let progress = matches!(end.situation, Situation::Unfinished { .. });
+        let too_soon = self.memory.wrote_at.and_then(|at| PROGRESS_EVERY.checked_sub(at.elapsed()));
+        if progress && self.only_texts_changed() && let Some(rest) = too_soon {
+            self.ctx.hub.keep_only(self.owner, &self.needed);
+            return Ok(earlier(end.wake, rest));
+        }
+        self.write(&end.situation).await?;
+        if !progress {
+            self.ctx.metrics.outcome(namespace, &self.owner.name, end.situation.reason().as_str());
+        }
+        self.ctx.hub.keep_only(self.owner, &self.needed);
+        self.memory.undecided = 0;
+        Ok(end.wake)
+    }
+
+    /// Whether the status to be written differs from the stored one in progress texts alone.
+    fn only_texts_changed(&self) -> bool {
+        let Some(stored) = &self.set.status else {
+            return false;
+        };
+        let strip = |status: &StageSetStatus| {
+            let mut status = status.clone();
+            status.conditions.clear();
+            for stage in &mut status.stages {
+                stage.waiting_for = None;
+            }
+            status
+        };
+        strip(stored) == strip(&self.status)
+    }
+
+    fn publish_stages(&self) {
+        let stages = self.status.stages.iter().map(|s| (s.name.as_str(), s.phase == Some(StagePhase::Ready)));
+        self.ctx.metrics.stages(&self.owner.namespace, &self.owner.name, stages);
+    }
+
+    /// Ends the step with a failed stage; the run stays, for its next attempt.
+    pub(super) fn failed(&mut self, at: usize, failure: Failure) -> End {
+        let entry = &mut self.status.stages[at];
+        let name = entry.name.clone();
+        entry.phase = Some(StagePhase::Failed);
+        entry.step_started_at = Some(MicroTime(Timestamp::now()));
+        entry.waiting_for = None;
+        entry.message = Some(format!("{}: {}", failure.operation, failure.message));
+        self.memory.remedies.insert(name.clone(), failure.remedy);
+        let message = format!("stage \"{name}\" {}: {}", failure.operation, failure.message);
+        tracing::error!(stage = name, op = failure.operation, error = failure.message, terminal = failure.remedy == Remedy::Change, "stage failed");
+        let reason = failure.reason;
+        End {
+            situation: match failure.remedy {
+                Remedy::Change => Situation::Terminal { reason, message },
+                _ => Situation::Failed { reason, message },
+            },
+            wake: Wake::In(self.retry_wait(at)),
+        }
+    }
+
+    /// A look at the objects of a stage.
+    pub(super) fn observer<'b>(&'b self, tenant: &'b Tenant, mode: verify::Mode) -> verify::Observer<'b> {
+        verify::Observer {
+            ctx: self.ctx,
+            owner: self.owner,
+            tenant,
+            polls: self.memory.polls,
+            mode,
+        }
+    }
+
+    /// Time since the last complete look.
+    pub(super) fn since_look(&self) -> Option<Duration> {
+        self.memory.looked_at.map(|at: Instant| at.elapsed())
+    }
+}
+
+fn suspended() -> End {
+    End {
+        situation: Situation::Suspended {
+            message: "suspended by spec.suspend; set it to false to go on".into(),
+        },
+        wake: Wake::OnChange,
+    }
+}
+
+/// The earlier of two wake-ups.
+pub(super) fn earlier(wake: Wake, other: Duration) -> Wake {
+    match wake {
+        Wake::OnChange => Wake::In(other),
+        Wake::In(first) => Wake::In(first.min(other)),
+    }
+}
+
+/// An interval spread by its jitter.
+pub(super) fn jittered(interval: Duration) -> Duration {
+    backoff::with_jitter(interval, rand::random::<f64>())
+}
+
+/// Time from a recorded instant to now; zero when it lies ahead.
+pub(super) fn elapsed(since: &MicroTime, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(since.0)).unwrap_or(Duration::ZERO)
+}

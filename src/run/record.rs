@@ -1,0 +1,328 @@
+//! The inventory: recorded before the apply, shrunk only after a confirmed prune (decisions 6).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::context::Context;
+use crate::api::names::{API_VERSION, FIELD_MANAGER};
+use crate::api::{StageInventory, StageSet};
+use crate::cluster::watch::Owner;
+use crate::cluster::{Error, Identity, Preconditions, Target};
+use crate::rules::inventory::{
+    Entries, RawEntry, keys, Shard, ShardWrite, StoredStage, choose_name, hashed_name, parent_metadata, plan_shards, plain_name,
+    shard_labels, stored_entries,
+};
+
+/// Plans at most: each round has learned of one shard or one taken name.
+const MAX_TRIES: usize = 8;
+
+/// What is recorded for one stage.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    pub position: i64,
+    /// ServiceAccount the objects were applied as.
+    pub account: Option<String>,
+    pub shards: Vec<Shard>,
+}
+
+impl Record {
+    /// The union of the shards.
+    pub fn entries(&self) -> Entries {
+        stored_entries(&self.shards)
+    }
+}
+
+/// The record of a stage, from the cache.
+pub fn of_stage(ctx: &Context, owner: &Owner, stage: &str) -> Record {
+    collect(&ctx.inventories.of(owner), stage)
+}
+
+/// The records of every stage, also of those that left the spec.
+pub fn all(ctx: &Context, owner: &Owner) -> Vec<(StoredStage, Record)> {
+    let shards = ctx.inventories.of(owner);
+    let mut names: Vec<&str> = shards.iter().filter_map(|s| stage_of(s)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+        .into_iter()
+        .map(|name| {
+            let record = collect(&shards, name);
+            let stored = StoredStage {
+                name: name.to_owned(),
+                position: record.position,
+                entries: record.entries(),
+            };
+            (stored, record)
+        })
+        .collect()
+}
+
+fn stage_of(shard: &StageInventory) -> Option<&str> {
+    shard.metadata.labels.as_ref()?.get(keys::STAGE).map(String::as_str)
+}
+
+fn collect(shards: &[Arc<StageInventory>], stage: &str) -> Record {
+    let mut record = Record::default();
+    for shard in shards.iter().filter(|s| stage_of(s) == Some(stage)) {
+        let label = shard.metadata.labels.as_ref().and_then(|l| l.get(keys::SHARD));
+        let raw = shard.spec.entries.iter().map(|e| (e.id.clone(), e.v.clone()));
+        let name = shard.metadata.name.as_deref().unwrap_or_default();
+        record.shards.push(Shard::read(name, label.map(String::as_str), raw));
+        record.position = i64::from(shard.spec.stage_position.unwrap_or_default());
+        record.account = record.account.or_else(|| shard.spec.service_account_name.clone());
+    }
+    record
+}
+
+/// How a stage's record is to be written.
+pub struct Recorder<'a> {
+    pub ctx: &'a Context,
+    pub set: &'a StageSet,
+    pub owner: &'a Owner,
+    pub stage: &'a str,
+    pub position: usize,
+    pub account: Option<&'a str>,
+}
+
+impl Recorder<'_> {
+    /// Makes the shards hold exactly `wanted`; no request where they do already. Returns their number.
+    ///
+    /// # Errors
+    /// The first failed write. What was stored and is wanted is recorded after any number of writes.
+    pub async fn write(&self, wanted: &Entries) -> Result<usize, Error> {
+        let mut clash = BTreeSet::new();
+        for _ in 0..MAX_TRIES {
+            let stored = of_stage(self.ctx, self.owner, self.stage);
+            let in_use = self.ctx.inventories.known(|ns| ns == self.owner.namespace);
+            let name_of = |shard: u32| {
+                choose_name(&self.owner.name, self.stage, shard, |name| {
+                    clash.contains(name) || self.taken(&in_use, name)
+                })
+            };
+            let cap = self.ctx.config.inventory_shard_cap as usize;
+            let writes = plan_shards(&stored.shards, wanted, cap, name_of);
+            match self.carry_out(&stored, wanted, &writes).await {
+                Ok(()) => return Ok(of_stage(self.ctx, self.owner, self.stage).shards.len()),
+                Err(Clash::Name(name)) => {
+                    clash.insert(name);
+                }
+                Err(Clash::Outdated) => {}
+                Err(Clash::Failed(error)) => return Err(error),
+            }
+        }
+        Err(Error::Busy {
+            what: format!("record the inventory of stage {:?}", self.stage),
+        })
+    }
+
+    /// Whether a name belongs to another StageSet's or stage's shard: `a-b` + `c` and `a` + `b-c` meet.
+    fn taken(&self, in_use: &[Arc<StageInventory>], name: &str) -> bool {
+        in_use.iter().any(|shard| {
+            shard.metadata.name.as_deref() == Some(name)
+                && !(stage_of(shard) == Some(self.stage)
+                    && shard.metadata.labels.as_ref().and_then(|l| l.get(keys::STAGE_SET))
+                        == Some(&self.owner.name))
+        })
+    }
+
+    async fn carry_out(&self, stored: &Record, wanted: &Entries, writes: &[ShardWrite]) -> Result<(), Clash> {
+        for write in writes {
+            match write {
+                ShardWrite::Put { index, name, entries } => self.put(*index, name, entries, wanted).await?,
+                ShardWrite::Delete { name } => self.delete(name).await?,
+            }
+        }
+        if writes.is_empty() && self.header_changed(stored) {
+            for shard in &stored.shards {
+                let entries: Vec<RawEntry> = self.raw(shard);
+                self.put(shard.index.unwrap_or_default(), &shard.name, &entries, wanted).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn header_changed(&self, stored: &Record) -> bool {
+        stored.position != self.position as i64 || stored.account.as_deref() != self.account
+    }
+
+    fn raw(&self, shard: &Shard) -> Vec<RawEntry> {
+        let known = self.ctx.inventories.of(self.owner);
+        let found = known.iter().find(|s| s.metadata.name.as_deref() == Some(&shard.name));
+        found
+            .map(|s| s.spec.entries.iter().map(|e| RawEntry { id: e.id.clone(), v: e.v.clone() }).collect())
+            .unwrap_or_default()
+    }
+
+    fn target(&self, name: &str) -> Target {
+        Target {
+            api_version: API_VERSION.into(),
+            kind: "StageInventory".into(),
+            namespace: Some(self.owner.namespace.clone()),
+            name: name.to_owned(),
+        }
+    }
+
+    async fn put(&self, index: u32, name: &str, entries: &[RawEntry], wanted: &Entries) -> Result<(), Clash> {
+        let tenant = self.ctx.cluster.tenant(Identity::Controller);
+        let known = self.ctx.inventories.of(self.owner);
+        let before = known.iter().find(|s| s.metadata.name.as_deref() == Some(name));
+        let body = self.body(index, name, entries, wanted);
+        let written = match before {
+            None => tenant.create(&body, FIELD_MANAGER).await,
+            Some(before) => {
+                let mut patch = body;
+                if let Some(meta) = patch.get_mut("metadata").and_then(Value::as_object_mut) {
+                    meta.insert("resourceVersion".into(), json!(before.metadata.resource_version));
+                }
+                tenant.merge(&self.target(name), None, &patch, FIELD_MANAGER).await
+            }
+        };
+        match written {
+            Ok(object) => self.took(object).map_err(Clash::Failed),
+            Err(e) if e.already_exists() => self.look(name, &tenant).await,
+            Err(e) if e.is_conflict() || e.is_not_found() => {
+                self.refresh(name, &tenant).await?;
+                Err(Clash::Outdated)
+            }
+            Err(e) => Err(Clash::Failed(e)),
+        }
+    }
+
+    /// The name is taken: by a shard of ours that the cache has not seen yet, or by somebody else's.
+    async fn look(&self, name: &str, tenant: &crate::cluster::Tenant) -> Result<(), Clash> {
+        let Some(object) = tenant.get(&self.target(name)).await.map_err(Clash::Failed)? else {
+            return Err(Clash::Outdated);
+        };
+        let ours = crate::cluster::label(&object, keys::STAGE_SET) == Some(&self.owner.name)
+            && crate::cluster::label(&object, keys::STAGE) == Some(self.stage);
+        if !ours {
+            return Err(Clash::Name(name.to_owned()));
+        }
+        self.took(object).map_err(Clash::Failed)?;
+        Err(Clash::Outdated)
+    }
+
+    async fn refresh(&self, name: &str, tenant: &crate::cluster::Tenant) -> Result<(), Clash> {
+        match tenant.get(&self.target(name)).await.map_err(Clash::Failed)? {
+            Some(object) => self.took(object).map_err(Clash::Failed),
+            None => {
+                let known = self.ctx.inventories.of(self.owner);
+                if let Some(shard) = known.iter().find(|s| s.metadata.name.as_deref() == Some(name)) {
+                    self.ctx.inventories.remove(shard);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), Clash> {
+        let tenant = self.ctx.cluster.tenant(Identity::Controller);
+        let known = self.ctx.inventories.of(self.owner);
+        let before = known.iter().find(|s| s.metadata.name.as_deref() == Some(name));
+        let only_if = Preconditions {
+            uid: before.and_then(|s| s.metadata.uid.clone()),
+            resource_version: None,
+        };
+        tenant.delete(&self.target(name), &only_if).await.map_err(Clash::Failed)?;
+        if let Some(shard) = before {
+            self.ctx.inventories.remove(shard);
+        }
+        Ok(())
+    }
+
+    fn took(&self, object: Value) -> Result<(), Error> {
+        let shard: StageInventory = serde_json::from_value(object).map_err(|source| Error::Decode {
+            what: "read back a StageInventory".into(),
+            source,
+        })?;
+        self.ctx.inventories.observe(shard);
+        Ok(())
+    }
+
+    fn body(&self, index: u32, name: &str, entries: &[RawEntry], wanted: &Entries) -> Value {
+        let entries: Vec<Value> = entries.iter().map(|e| json!({"id": e.id, "v": e.v})).collect();
+        let mut labels: serde_json::Map<String, Value> = shard_labels(&self.owner.name, self.stage, index)
+            .into_iter()
+            .map(|(k, v)| (k.to_owned(), Value::String(v)))
+            .collect();
+        let mut metadata = json!({
+            "name": name,
+            "namespace": self.owner.namespace,
+            "ownerReferences": [{
+                "apiVersion": API_VERSION,
+                "kind": "StageSet",
+                "name": self.owner.name,
+                "uid": self.set.metadata.uid,
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }],
+        });
+        if index == 0 {
+            let parent = parent_metadata(name, &self.owner.namespace, env!("CARGO_PKG_VERSION"), wanted.keys());
+            labels.extend(parent.labels.into_iter().map(|(k, v)| (k.to_owned(), Value::String(v))));
+            metadata["annotations"] = json!(parent.annotations);
+        }
+        metadata["labels"] = Value::Object(labels);
+        json!({
+            "apiVersion": API_VERSION,
+            "kind": "StageInventory",
+            "metadata": metadata,
+            "spec": {
+                "stagePosition": self.position,
+                "serviceAccountName": self.account,
+                "entries": entries,
+            },
+        })
+    }
+}
+
+/// Why a write did not go as planned.
+enum Clash {
+    /// The name is somebody else's.
+    Name(String),
+    /// The cache was behind; it has caught up, so plan again.
+    Outdated,
+    Failed(Error),
+}
+
+/// Deletes every shard of a stage that left the spec, once nothing of it is left.
+///
+/// # Errors
+/// The first failed delete.
+pub async fn delete_all(ctx: &Context, owner: &Owner, stage: &str) -> Result<(), Error> {
+    let tenant = ctx.cluster.tenant(Identity::Controller);
+    for shard in ctx.inventories.of(owner).iter().filter(|s| stage_of(s) == Some(stage)) {
+        let target = Target {
+            api_version: API_VERSION.into(),
+            kind: "StageInventory".into(),
+            namespace: Some(owner.namespace.clone()),
+            name: shard.metadata.name.clone().unwrap_or_default(),
+        };
+        let only_if = Preconditions {
+            uid: shard.metadata.uid.clone(),
+            resource_version: None,
+        };
+        match tenant.delete(&target, &only_if).await {
+            Ok(_) => {}
+            Err(e) if e.is_conflict() => {}
+            Err(e) => return Err(e),
+        }
+        ctx.inventories.remove(shard);
+    }
+    Ok(())
+}
+
+/// The name shard 0 has or will have: the ApplySet parent's.
+pub fn parent_name(ctx: &Context, owner: &Owner, stage: &str) -> String {
+    let record = of_stage(ctx, owner, stage);
+    let zero = record.shards.iter().find(|s| s.index == Some(0));
+    match zero {
+        Some(shard) => shard.name.clone(),
+        None => {
+            let plain = plain_name(&owner.name, stage, 0);
+            if plain.len() > 253 { hashed_name(&owner.name, stage, 0) } else { plain }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! From a pinned artifact to the objects a stage wants: fetch, build, default the namespace, label.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use base64::Engine;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::context::Context;
+use super::outcome::{Failure, Remedy};
+use crate::api::names::label;
+use crate::api::{Reason, Stage, StageSetSpec};
+use crate::cluster::watch::Owner;
+use crate::cluster::{self, Target, Tenant};
+use crate::manifest::{self, BuildOptions, tree::FileTree};
+use crate::rules::inventory::ObjectId;
+use crate::source::Artifact;
+
+/// What a stage wants to exist.
+#[derive(Debug, Clone, Default)]
+pub struct Rendered {
+    pub objects: Vec<Value>,
+    pub ids: BTreeSet<ObjectId>,
+    pub warnings: Vec<String>,
+}
+
+/// Digest over everything that decides what a stage applies: artifact, identity, the stage's own spec.
+pub fn inputs_digest(artifact: &Artifact, spec: &StageSetSpec, stage: &Stage) -> String {
+    let mut hasher = Sha256::new();
+    let mut add = |text: &str| {
+        hasher.update(text.len().to_be_bytes());
+        hasher.update(text.as_bytes());
+    };
+    add(&artifact.digest);
+    add(spec.service_account_name.as_deref().unwrap_or_default());
+    // Field order is the declaration order, so the text is stable for a given release.
+    add(&serde_json::to_string(&spec.ignore).unwrap_or_default());
+    add(&serde_json::to_string(stage).unwrap_or_default());
+    let hash = hasher.finalize();
+    let hex: String = hash.iter().take(16).map(|b| format!("{b:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+/// Fetches and builds one stage.
+///
+/// # Errors
+/// A [`Failure`] naming the operation.
+pub async fn stage(
+    ctx: &Context,
+    owner: &Owner,
+    stage: &Stage,
+    artifact: &Artifact,
+    tenant: &Tenant,
+) -> Result<Rendered, Failure> {
+    let tree = ctx.artifacts.tree(artifact).await.map_err(|e| {
+        let error = conceal(owner, stage, e);
+        Failure::of_source(&error)
+    })?;
+    let directory = tree
+        .build_directory(stage.path())
+        .map_err(|e| Failure::of_source(&crate::source::Error::Path(e)))?;
+    let options = BuildOptions::default();
+    let built = tokio::task::spawn_blocking(move || {
+        let files = tree.files.iter().map(|(path, content)| (path.as_str(), content.clone()));
+        let files = FileTree::from_files(files).map_err(manifest::Error::from)?;
+        manifest::build_with_warnings(&files, &directory, &options)
+    })
+    .await
+    .map_err(|e| Failure::retried("build", format!("the build broke off: {e}")))?
+    .map_err(|e| Failure {
+        reason: Reason::StageFailed,
+        operation: "build",
+        message: e.to_string(),
+        remedy: Remedy::Retry,
+    })?;
+    let mut rendered = Rendered {
+        warnings: built.warnings,
+        ..Rendered::default()
+    };
+    let definitions = Definitions::of(&built.objects);
+    for mut object in built.objects {
+        settle_namespace(&mut object, owner, tenant, &definitions).await?;
+        normalise(&mut object);
+        stamp(&mut object, owner, &stage.name);
+        if let Some(id) = ObjectId::of(&object) {
+            if !rendered.ids.insert(id.clone()) {
+                return Err(Failure::retried("build", format!("{id} is rendered twice by the stage: remove one of the two")));
+            }
+            rendered.objects.push(object);
+        }
+    }
+    Ok(rendered)
+}
+
+/// Errors about a source of another namespace say nothing about it (decisions 7).
+fn conceal(owner: &Owner, stage: &Stage, error: crate::source::Error) -> crate::source::Error {
+    let reference = crate::source::Reference::from(&stage.source_ref);
+    let scope = crate::source::Scope {
+        namespace: &owner.namespace,
+        no_cross_namespace_refs: false,
+    };
+    match crate::source::resolve::plan(&reference, scope) {
+        Ok(target) => target.conceal(error),
+        Err(_) => error,
+    }
+}
+
+/// Scopes of custom kinds whose definitions the stage itself brings.
+struct Definitions(Vec<(String, String, bool)>);
+
+impl Definitions {
+    fn of(objects: &[Value]) -> Self {
+        let text = |o: &Value, p: &str| o.pointer(p).and_then(Value::as_str).unwrap_or_default().to_owned();
+        Self(
+            objects
+                .iter()
+                .filter(|o| text(o, "/kind") == "CustomResourceDefinition")
+                .map(|o| (text(o, "/spec/group"), text(o, "/spec/names/kind"), text(o, "/spec/scope") == "Namespaced"))
+                .collect(),
+        )
+    }
+
+    fn namespaced(&self, target: &Target) -> Option<bool> {
+        self.0.iter().find(|(g, k, _)| g == target.group() && *k == target.kind).map(|(_, _, namespaced)| *namespaced)
+    }
+}
+
+/// A namespaced object without a namespace belongs to the StageSet's; a cluster-scoped one has none.
+async fn settle_namespace(object: &mut Value, owner: &Owner, tenant: &Tenant, definitions: &Definitions) -> Result<(), Failure> {
+    let target = Target::of(object).map_err(|e| Failure::of_request("build", &e))?;
+    let namespaced = match tenant.served(&target.api_version, &target.kind).await {
+        Ok(served) => served.namespaced,
+        Err(error @ cluster::Error::UnknownKind { .. }) => match definitions.namespaced(&target) {
+            Some(namespaced) => namespaced,
+            None => return Err(Failure::of_request("apply", &error)),
+        },
+        Err(error) => return Err(Failure::of_request("apply", &error)),
+    };
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return Ok(());
+    };
+    if !namespaced {
+        metadata.shift_remove("namespace");
+    } else if target.namespace.is_none() {
+        metadata.insert("namespace".into(), Value::String(owner.namespace.clone()));
+    }
+    Ok(())
+}
+
+/// Takes out what only a server writes, and folds `stringData` as the server would, so that what is
+/// sent can be compared with what is stored (run 14.7).
+fn normalise(object: &mut Value) {
+    let is_secret = object.get("kind").and_then(Value::as_str) == Some("Secret")
+        && object.get("apiVersion").and_then(Value::as_str) == Some("v1");
+    let Some(root) = object.as_object_mut() else {
+        return;
+    };
+    root.shift_remove("status");
+    if let Some(metadata) = root.get_mut("metadata").and_then(Value::as_object_mut) {
+        for key in ["creationTimestamp", "resourceVersion", "uid", "generation", "managedFields", "selfLink"] {
+            metadata.shift_remove(key);
+        }
+    }
+    if is_secret && let Some(Value::Object(plain)) = root.shift_remove("stringData") {
+        let data = root.entry("data").or_insert_with(|| Value::Object(Map::new()));
+        if let Some(data) = data.as_object_mut() {
+            for (key, value) in plain {
+                let text = value.as_str().unwrap_or_default();
+                data.insert(key, Value::String(base64::engine::general_purpose::STANDARD.encode(text)));
+            }
+        }
+    }
+}
+
+fn stamp(object: &mut Value, owner: &Owner, stage: &str) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let labels = metadata.entry("labels").or_insert_with(|| Value::Object(Map::new()));
+    if !labels.is_object() {
+        *labels = Value::Object(Map::new());
+    }
+    if let Some(labels) = labels.as_object_mut() {
+        for (key, value) in [(label::NAME, owner.name.as_str()), (label::NAMESPACE, &owner.namespace), (label::STAGE, stage)] {
+            labels.insert(key.to_owned(), Value::String(value.to_owned()));
+        }
+    }
+}
+
+/// Hash of what is sent for an object.
+pub fn content_hash(object: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    object.to_string().hash(&mut hasher);
+    hasher.finish()
+}
+

@@ -1,0 +1,443 @@
+//! The stages of a run: apply, verify, next (run 3.1).
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use super::apply::Applier;
+use super::context::{Known, StageMemory};
+use super::outcome::{End, Failure, Stop, Wake};
+use super::pass::{Pass, earlier, elapsed};
+use super::record::{Recorder, parent_name};
+use super::render::{self, Rendered};
+use super::verify::{Mode, target_of};
+use crate::api::reason::Class;
+use crate::api::{Stage, StagePhase, Step};
+use crate::cluster::{Target, Tenant};
+use crate::rules::condition::Situation;
+use crate::rules::inventory::{DesiredStage, Entries, Entry, ObjectId, applyset_id, find_duplicate_claims, union};
+use crate::rules::readiness::{Overall, Readiness, name_blockers};
+
+/// Verify bound where no timeout is set anywhere (run 18.2).
+const DEFAULT_BOUND: Duration = Duration::from_secs(15 * 60);
+/// Objects a message names at most.
+const NAMED: usize = 5;
+/// While definitions come into force, look again after this time if no watch tells.
+const DEFINITIONS_AGAIN: Duration = Duration::from_secs(1);
+
+/// Where a stage leaves the step.
+pub(super) enum Flow {
+    /// Through: the next stage may begin.
+    Ready,
+    /// The step ends here.
+    End(End),
+}
+
+impl Pass<'_> {
+    /// Takes the stages in order as far as they go without waiting, then prunes and ends the run.
+    pub(super) async fn stages(&mut self) -> Result<End, Stop> {
+        let spec = self.set.spec.clone();
+        for (at, stage) in spec.stages.iter().enumerate() {
+            let inputs = render::inputs_digest(&self.artifacts[at], &spec, stage);
+            if self.is_done(at, &inputs) {
+                continue;
+            }
+            match self.stage(at, stage, inputs).await? {
+                Flow::Ready => {}
+                Flow::End(end) => return Ok(end),
+            }
+            if self.status.run.as_ref().map(|r| r.generation) != self.set.metadata.generation {
+                // The verify has ended; a newer generation begins its own run.
+                return Ok(self.unfinished(at, "a newer generation begins", Wake::In(Duration::ZERO)));
+            }
+        }
+        self.conclude().await
+    }
+
+    async fn stage(&mut self, at: usize, stage: &Stage, inputs: String) -> Result<Flow, Stop> {
+        let entry = &self.status.stages[at];
+        let verifying = entry.step == Some(Step::Verify) && entry.phase == Some(StagePhase::Verifying);
+        let same = entry.inputs_digest.as_deref() == Some(&inputs);
+        let newer = self.status.run.as_ref().map(|r| r.generation) != self.set.metadata.generation;
+        if verifying && (same || newer) {
+            if !self.knows_inputs(at)
+                && let Err(failure) = self.relearn(at, stage).await
+            {
+                return Ok(Flow::End(self.failed(at, failure)));
+            }
+            return self.verify(at, stage, self.watched_mode()).await;
+        }
+        self.apply(at, stage, inputs).await
+    }
+
+    async fn apply(&mut self, at: usize, stage: &Stage, inputs: String) -> Result<Flow, Stop> {
+        if self.status.stages[at].step != Some(Step::Apply) || self.status.stages[at].phase != Some(StagePhase::Applying) {
+            self.enter(at, StagePhase::Applying, Step::Apply);
+        }
+        let artifact = self.artifacts[at].clone();
+        let entry = &mut self.status.stages[at];
+        entry.attempted_revision = Some(artifact.revision.clone());
+        entry.attempted_digest = Some(artifact.digest.clone());
+        entry.inputs_digest = Some(inputs.clone());
+        self.write_intent(at).await?;
+        let tenant = self.tenant(stage);
+        match self.apply_objects(at, stage, &tenant, inputs).await {
+            Err(failure) => Ok(Flow::End(self.failed(at, failure))),
+            Ok(Some(waiting)) => {
+                self.status.stages[at].waiting_for = Some(waiting.clone());
+                self.watch_definitions(&tenant, stage).await;
+                let end = self.unfinished(at, &format!("waits for {waiting}"), Wake::In(DEFINITIONS_AGAIN));
+                Ok(Flow::End(self.bounded(at, stage, end, "apply")))
+            }
+            Ok(None) => {
+                let entry = &mut self.status.stages[at];
+                entry.applied_revision = Some(artifact.revision);
+                entry.applied_digest = Some(artifact.digest);
+                entry.applied_url = Some(artifact.url);
+                self.enter(at, StagePhase::Verifying, Step::Verify);
+                self.verify(at, stage, Mode::JustApplied).await
+            }
+        }
+    }
+
+    /// The intent goes out before the effect: at the start of a pass, and again where the pass took long.
+    async fn write_intent(&mut self, at: usize) -> Result<(), Stop> {
+        let recent = self.memory.wrote_at.is_some_and(|w: Instant| w.elapsed() < Duration::from_secs(1));
+        if self.wrote_in_pass && recent {
+            return Ok(());
+        }
+        let message = self.progress(at, "applying");
+        self.write(&Situation::Unfinished { message }).await
+    }
+
+    /// Renders, records and applies. `Some` names definitions that are not in force yet.
+    async fn apply_objects(&mut self, at: usize, stage: &Stage, tenant: &Tenant, inputs: String) -> Result<Option<String>, Failure> {
+        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await?;
+        self.refuse_duplicates(at, &rendered).await?;
+        self.record(at, stage, &rendered).await?;
+        let memory = self.memory.stages.entry(stage.name.clone()).or_default();
+        // Every object is in the memory from here on, so that a crash of the apply in the middle still awaits all.
+        let mut known: BTreeMap<ObjectId, Known> = std::mem::take(&mut memory.objects);
+        known.retain(|id, _| rendered.ids.contains(id));
+        let applier = self.applier(stage, tenant)?;
+        let report = applier.run(rendered.objects, &mut known).await;
+        let complete = known.len() == rendered.ids.len();
+        let memory = self.memory.stages.entry(stage.name.clone()).or_default();
+        *memory = StageMemory {
+            inputs: if complete { inputs } else { String::new() },
+            objects: known,
+        };
+        self.memory.changed_at = Some(Timestamp::now());
+        report.map(|r| r.waiting)
+    }
+
+    /// Refuses, before anything is applied, an object that an earlier stage of this run renders too.
+    async fn refuse_duplicates(&mut self, at: usize, rendered: &Rendered) -> Result<(), Failure> {
+        let spec = self.set.spec.clone();
+        let mut desired = Vec::new();
+        for (earlier, stage) in spec.stages.iter().enumerate().take(at) {
+            desired.push(DesiredStage {
+                name: stage.name.clone(),
+                prune: stage.prunes(),
+                ids: self.desired_ids(earlier, stage).await?,
+            });
+        }
+        desired.push(DesiredStage {
+            name: spec.stages[at].name.clone(),
+            prune: true,
+            ids: rendered.ids.clone(),
+        });
+        let claims = find_duplicate_claims(&desired);
+        match claims.first() {
+            None => Ok(()),
+            Some(claim) => Err(Failure {
+                reason: crate::api::Reason::InvalidSpec,
+                operation: "build",
+                message: format!(
+                    "{} is rendered by stage \"{}\" and by stage \"{}\": keep it in one of them",
+                    claim.id, claim.first, claim.second
+                ),
+                remedy: super::outcome::Remedy::Change,
+            }),
+        }
+    }
+
+    /// What a stage renders in this run: remembered, or built again after a restart.
+    pub(super) async fn desired_ids(&mut self, at: usize, stage: &Stage) -> Result<std::collections::BTreeSet<ObjectId>, Failure> {
+        if self.knows_inputs(at) {
+            let memory = self.memory.stages.get(&stage.name);
+            return Ok(memory.map(|m| m.objects.keys().cloned().collect()).unwrap_or_default());
+        }
+        let tenant = self.tenant(stage);
+        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], &tenant).await?;
+        Ok(rendered.ids)
+    }
+
+    /// Records stored and rendered objects, before anything is applied.
+    async fn record(&mut self, at: usize, stage: &Stage, rendered: &Rendered) -> Result<(), Failure> {
+        let now: Entries = rendered.objects.iter().filter_map(Entry::of).map(|e| (e.id, e.version)).collect();
+        let stored = super::record::of_stage(self.ctx, self.owner, &stage.name).entries();
+        let wanted = union(&stored, &now);
+        let shards = self.recorder(at, stage).write(&wanted).await;
+        let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
+        let entry = &mut self.status.stages[at];
+        entry.entries_count = i64::try_from(wanted.len()).ok();
+        entry.shards = i32::try_from(shards).ok();
+        Ok(())
+    }
+
+    /// An apply of this stage's objects, under its policy.
+    pub(super) fn applier<'b>(&'b self, stage: &Stage, tenant: &'b Tenant) -> Result<Applier<'b>, Failure> {
+        Ok(Applier {
+            ctx: self.ctx,
+            owner: self.owner,
+            tenant,
+            part_of: applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace),
+            policy: super::treatment::policy(stage),
+            ignore: super::treatment::ignore(&self.set.spec, stage)?,
+        })
+    }
+
+    pub(super) fn recorder<'b>(&'b self, at: usize, stage: &'b Stage) -> Recorder<'b> {
+        Recorder {
+            ctx: self.ctx,
+            set: &self.set,
+            owner: self.owner,
+            stage: &stage.name,
+            position: at,
+            account: crate::api::common::non_empty(&stage.service_account_name)
+                .or(crate::api::common::non_empty(&self.set.spec.service_account_name)),
+        }
+    }
+
+    /// After a restart, or for objects nobody here has seen: what the stage awaits is built again, and judged anew.
+    async fn relearn(&mut self, at: usize, stage: &Stage) -> Result<(), Failure> {
+        let tenant = self.tenant(stage);
+        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], &tenant).await?;
+        let changed_at = self.status.stages[at].step_started_at.as_ref().map_or_else(Timestamp::now, |t| t.0);
+        let objects = rendered
+            .objects
+            .iter()
+            .filter_map(|object| {
+                let target = Target::of(object).ok()?;
+                let known = Known::unseen(target.api_version, changed_at);
+                Some((ObjectId::of(object)?, known))
+            })
+            .collect();
+        let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
+        self.memory.stages.insert(stage.name.clone(), StageMemory { inputs, objects });
+        Ok(())
+    }
+
+    pub(super) fn watched_mode(&self) -> Mode {
+        match self.since_look() {
+            Some(since) if since < Duration::from_secs(25) => Mode::Watched,
+            _ => Mode::Net,
+        }
+    }
+
+    /// Judges what the stage awaits.
+    async fn verify(&mut self, at: usize, stage: &Stage, mode: Mode) -> Result<Flow, Stop> {
+        let tenant = self.tenant(stage);
+        let look = match self.look(stage, &tenant, mode).await {
+            Ok(look) => look,
+            Err(failure) => return Ok(Flow::End(self.failed(at, failure))),
+        };
+        if look.changed {
+            self.memory.changed_at = Some(Timestamp::now());
+        }
+        match look.overall() {
+            Overall::Ready => {
+                self.enter(at, StagePhase::Ready, Step::Done);
+                self.memory.polls = 0;
+                let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
+                self.ctx.metrics.stage_applied.with_label_values(&labels).inc();
+                Ok(Flow::Ready)
+            }
+            Overall::Failed(failed) if failed.iter().any(|f| !matches!(f.readiness, Readiness::Failed { recoverable: true, .. })) => {
+                let message = name_blockers(&failed, NAMED);
+                Ok(Flow::End(self.failed(at, Failure::retried("verify", message))))
+            }
+            Overall::Failed(waiting) | Overall::Waiting(waiting) => {
+                let mut blocking = name_blockers(&waiting, NAMED);
+                if let Some(denied) = &look.denied {
+                    blocking.push_str(&format!(" (polled: {denied})"));
+                }
+                self.status.stages[at].waiting_for = Some(blocking.clone());
+                self.memory.polls = self.memory.polls.saturating_add(1);
+                let end = self.unfinished(at, &format!("waits for {blocking}"), Wake::In(look.again));
+                Ok(Flow::End(self.bounded(at, stage, end, "verify")))
+            }
+        }
+    }
+
+    /// Looks at the objects the stage awaits.
+    pub(super) async fn look(&mut self, stage: &Stage, tenant: &Tenant, mode: Mode) -> Result<super::verify::Look, Failure> {
+        let checks = stage.ready_checks.as_ref();
+        if checks.is_some_and(|c| c.disable_wait) {
+            return Ok(super::verify::Look::default());
+        }
+        let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
+        let mut needed = std::mem::take(&mut self.needed);
+        let result = match checks.filter(|c| !c.checks.is_empty()) {
+            None => self.observer(tenant, mode).look(&mut memory.objects, &mut needed, None).await,
+            Some(checks) => {
+                let mut named = self.named(&checks.checks, &memory, tenant).await;
+                self.observer(tenant, Mode::Net).look(&mut named, &mut needed, None).await
+            }
+        };
+        self.needed = needed;
+        self.memory.stages.insert(stage.name.clone(), memory);
+        self.memory.looked_at = Some(Instant::now());
+        result
+    }
+
+    /// The objects that `readyChecks.checks` names; only they are waited for.
+    async fn named(&self, checks: &[crate::api::ObjectRef], memory: &StageMemory, tenant: &Tenant) -> BTreeMap<ObjectId, Known> {
+        let mut out = BTreeMap::new();
+        for check in checks {
+            let api_version = crate::api::common::non_empty(&check.api_version).unwrap_or("v1");
+            let namespaced = tenant.served(api_version, &check.kind).await.map_or(true, |s| s.namespaced);
+            let namespace = crate::api::common::non_empty(&check.namespace).unwrap_or(&self.owner.namespace);
+            let group = api_version.split_once('/').map_or("", |(g, _)| g);
+            let id = ObjectId::new(if namespaced { namespace } else { "" }, &check.name, group, &check.kind);
+            let known = memory.objects.get(&id).cloned();
+            out.insert(id, known.unwrap_or_else(|| Known::unseen(api_version.to_owned(), Timestamp::now())));
+        }
+        out
+    }
+
+    async fn watch_definitions(&mut self, tenant: &Tenant, stage: &Stage) {
+        let Some(memory) = self.memory.stages.get(&stage.name) else {
+            return;
+        };
+        for (id, known) in memory.objects.iter().filter(|(_, k)| !k.readiness.is_ready()) {
+            let target = target_of(id, &known.api_version);
+            if let Ok(served) = tenant.served(&target.api_version, &target.kind).await {
+                let key = crate::cluster::watch::WatchKey::of("", tenant.identity(), &target, served.namespaced);
+                self.ctx.hub.watch(&key, &served, tenant, self.owner);
+                self.needed.insert(key);
+            }
+        }
+    }
+
+    /// An unfinished run, waiting at a stage.
+    pub(super) fn unfinished(&self, at: usize, what: &str, wake: Wake) -> End {
+        End {
+            situation: Situation::Unfinished {
+                message: self.progress(at, what),
+            },
+            wake,
+        }
+    }
+
+    /// Bounds a wait: past its bound the stage fails; before it, a timer ends it in time.
+    fn bounded(&mut self, at: usize, stage: &Stage, end: End, operation: &'static str) -> End {
+        let now = Timestamp::now();
+        let (bound, origin) = self.bound(stage);
+        let began = self.status.stages[at].step_started_at.clone();
+        let waited = began.as_ref().map_or(Duration::ZERO, |t| elapsed(t, now));
+        let Some(rest) = bound.checked_sub(waited).filter(|r| !r.is_zero()) else {
+            let waiting = self.status.stages[at].waiting_for.clone().unwrap_or_default();
+            let message = format!("timeout waiting for: {waiting} (bound {bound:?}, from {origin})");
+            return self.failed(at, Failure::retried(operation, message));
+        };
+        let began = began.map_or(now, |t| t.0);
+        let mut wake = earlier(end.wake, rest);
+        if self.outdated {
+            // Something newer waits: whether this stage is stuck has to be known soon.
+            let stuck = self.stuck_in(now, began).max(Duration::from_millis(100));
+            wake = earlier(wake, stuck.min(Duration::from_secs(2)));
+        }
+        End { wake, ..end }
+    }
+
+    /// The bound of the verify phase and the field it comes from.
+    pub(super) fn bound(&self, stage: &Stage) -> (Duration, &'static str) {
+        let read = |d: Option<&crate::api::Duration>| crate::rules::duration::set(d.map(|d| d.0.as_str()));
+        let checks = stage.ready_checks.as_ref().and_then(|c| c.timeout.as_ref());
+        read(checks)
+            .map(|d| (d, "readyChecks.timeout"))
+            .or_else(|| read(stage.timeout.as_ref()).map(|d| (d, "the stage's timeout")))
+            .or_else(|| read(self.set.spec.timeout.as_ref()).map(|d| (d, "spec.timeout")))
+            .unwrap_or((DEFAULT_BOUND, "the default"))
+    }
+
+    /// Whether what a failed verify waited for has turned ready by itself.
+    pub(super) async fn recovered(&mut self, at: usize) -> Result<bool, Stop> {
+        if self.status.stages[at].step != Some(Step::Verify) {
+            return Ok(false);
+        }
+        let stage = self.set.spec.stages[at].clone();
+        if !self.knows_inputs(at) && self.relearn(at, &stage).await.is_err() {
+            return Ok(false);
+        }
+        let tenant = self.tenant(&stage);
+        let mode = self.watched_mode();
+        Ok(matches!(self.look(&stage, &tenant, mode).await.map(|l| l.overall()), Ok(Overall::Ready)))
+    }
+
+    /// Whether a pod behind something awaited is in an error wait.
+    pub(super) async fn in_error_wait(&mut self, at: usize) -> Result<bool, Stop> {
+        if !self.knows_inputs(at) {
+            return Ok(false);
+        }
+        let stage = self.set.spec.stages[at].clone();
+        let tenant = self.tenant(&stage);
+        let Ok(look) = self.look(&stage, &tenant, Mode::Watched).await else {
+            return Ok(false);
+        };
+        let Some(memory) = self.memory.stages.get(&stage.name) else {
+            return Ok(false);
+        };
+        Ok(self.observer(&tenant, Mode::Watched).error_wait(&look.awaited, &memory.objects).await.is_some())
+    }
+
+    /// A failed run that waits for its next attempt: nothing is done, and the conditions say why.
+    pub(super) async fn rest(&mut self) -> Result<End, Stop> {
+        let Some(at) = self.status.stages.iter().position(|s| s.phase == Some(StagePhase::Failed)) else {
+            return self.stages().await;
+        };
+        let entry = &self.status.stages[at];
+        let waited = entry.step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
+        let message = format!("stage \"{}\" {}", entry.name, entry.message.clone().unwrap_or_default());
+        let terminal = self.set.status.as_ref().is_some_and(|s| {
+            s.conditions.iter().any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
+        });
+        let reason = self.stored_reason().unwrap_or(crate::api::Reason::StageFailed);
+        let wake = Wake::In(self.retry_wait(at).saturating_sub(waited).max(Duration::from_millis(100)));
+        Ok(End {
+            situation: if terminal {
+                Situation::Terminal { reason, message }
+            } else {
+                Situation::Failed { reason, message }
+            },
+            wake,
+        })
+    }
+
+    fn stored_reason(&self) -> Option<crate::api::Reason> {
+        let status = self.set.status.as_ref()?;
+        let ready = status.conditions.iter().find(|c| c.type_ == crate::rules::condition::READY)?;
+        crate::api::Reason::from_word(&ready.reason).filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))
+    }
+}
+
+impl Known {
+    /// An object that nobody here has looked at.
+    pub fn unseen(api_version: String, changed_at: Timestamp) -> Self {
+        Self {
+            api_version,
+            uid: String::new(),
+            version: 0,
+            sent: 0,
+            compared: 0,
+            readiness: Readiness::Unknown {
+                message: "not looked at yet".into(),
+            },
+            changed_at,
+            skipped: false,
+        }
+    }
+}

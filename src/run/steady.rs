@@ -1,0 +1,241 @@
+//! Looking after what is deployed: drift is corrected, health is watched, nothing is written where nothing
+//! changed (run 20, 23, decisions 2).
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::apply::{Applier, Change};
+use super::context::{Known, StageMemory};
+use super::notify::Notice;
+use super::outcome::{End, Failure, Stop, Wake};
+use super::pass::{Pass, earlier, elapsed, jittered};
+use super::record::{self, parent_name};
+use super::render;
+use super::verify::{Look, Mode};
+use crate::api::names::applyset;
+use crate::api::{Reason, Stage, StagePhase, Step};
+use crate::cluster::Tenant;
+use crate::rules::condition::{READY, Situation};
+use crate::rules::inventory::{Entry, ObjectId, applyset_id};
+use crate::rules::readiness::{Overall, name_blockers};
+
+/// What a look at one stage means for the StageSet.
+enum Health {
+    Good,
+    /// Not ready, within its bound.
+    Doubtful(Duration),
+    /// Not ready for longer than its bound.
+    Bad(String),
+}
+
+impl Pass<'_> {
+    /// A pass over a release that is in place.
+    pub(super) async fn steady(&mut self) -> Result<End, Stop> {
+        let steady = self.cadence().steady;
+        let since_full = self.memory.full_at.map(|at| at.elapsed());
+        let full = self.requested || since_full.is_none_or(|since| since + Duration::from_secs(1) >= steady.mul_f64(0.95));
+        let mut wake = Wake::In(jittered(if full { steady } else { steady.saturating_sub(since_full.unwrap_or_default()) }));
+        let mut bad = None;
+        let mut doubtful = false;
+        let spec = self.set.spec.clone();
+        for (at, stage) in spec.stages.iter().enumerate() {
+            let tenant = self.tenant(stage);
+            let look = match self.tend(at, stage, &tenant, full).await {
+                Ok(look) => look,
+                Err(failure) => return Ok(self.failed_care(at, failure)),
+            };
+            match self.health(at, stage, &look) {
+                Health::Good => {}
+                Health::Doubtful(rest) => {
+                    doubtful = true;
+                    wake = earlier(earlier(wake, look.again), rest);
+                }
+                Health::Bad(message) => {
+                    wake = earlier(wake, look.again);
+                    bad.get_or_insert(message);
+                }
+            }
+        }
+        if full {
+            self.memory.full_at = Some(Instant::now());
+        }
+        if self.has_leftovers() {
+            let last = spec.stages.len().saturating_sub(1);
+            match self.prune().await {
+                Ok(None) => {}
+                Ok(Some(held)) => return Ok(held),
+                Err(failure) => return Ok(self.failed_prune(last, failure)),
+            }
+        }
+        if self.prune_deferred {
+            wake = Wake::In(Duration::ZERO);
+        }
+        Ok(End {
+            situation: self.standing_of_release(bad, doubtful),
+            wake,
+        })
+    }
+
+    fn standing_of_release(&self, bad: Option<String>, doubtful: bool) -> Situation {
+        let stored = self.set.status.as_ref().and_then(|s| s.conditions.iter().find(|c| c.type_ == READY));
+        match (bad, stored) {
+            (Some(message), _) => Situation::Failed {
+                reason: Reason::StageFailed,
+                message,
+            },
+            // Within the bound, Ready stays as it is: a short wobble is no news.
+            (None, Some(ready)) if doubtful && ready.status == "False" && ready.reason == Reason::StageFailed.as_str() => Situation::Failed {
+                reason: Reason::StageFailed,
+                message: ready.message.clone(),
+            },
+            _ => Situation::Succeeded {
+                message: self.deployed(),
+            },
+        }
+    }
+
+    /// A stage that cannot be looked after just now: the release stays, and Ready says what is wrong.
+    fn failed_care(&mut self, at: usize, failure: Failure) -> End {
+        let phase = self.status.stages[at].phase.clone();
+        let step = self.status.stages[at].step.clone();
+        let end = self.failed(at, failure);
+        self.status.stages[at].phase = phase;
+        self.status.stages[at].step = step;
+        End {
+            wake: Wake::In(self.cadence().retry.min(crate::rules::backoff::RBAC_LADDER.last)),
+            ..end
+        }
+    }
+
+    /// Looks at a stage's objects; a full pass also compares them with what was sent, and corrects.
+    async fn tend(&mut self, at: usize, stage: &Stage, tenant: &Tenant, full: bool) -> Result<Look, Failure> {
+        if !self.knows_inputs(at) {
+            self.recall(at, stage);
+        }
+        let mode = if full { Mode::Full } else { self.watched_mode() };
+        let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
+        let mut needed = std::mem::take(&mut self.needed);
+        let result = self.tend_objects(at, stage, tenant, mode, &mut memory, &mut needed).await;
+        self.needed = needed;
+        self.memory.stages.insert(stage.name.clone(), memory);
+        self.memory.looked_at = Some(Instant::now());
+        result
+    }
+
+    async fn tend_objects(
+        &mut self,
+        at: usize,
+        stage: &Stage,
+        tenant: &Tenant,
+        mode: Mode,
+        memory: &mut StageMemory,
+        needed: &mut std::collections::HashSet<crate::cluster::watch::WatchKey>,
+    ) -> Result<Look, Failure> {
+        let observer = self.observer(tenant, mode);
+        let mut look = Look::default();
+        if mode != Mode::Full || observer.stale(&memory.objects, needed, &mut look).await?.is_empty() {
+            return observer.look(&mut memory.objects, needed, None).await;
+        }
+        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await?;
+        let part_of = applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace);
+        let sent: HashMap<ObjectId, Value> = rendered
+            .objects
+            .into_iter()
+            .filter_map(|mut object| {
+                if let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
+                    labels.insert(applyset::PART_OF_LABEL.into(), Value::String(part_of.clone()));
+                }
+                Some((ObjectId::of(&object)?, object))
+            })
+            .collect();
+        let look = observer.look(&mut memory.objects, needed, Some(&sent)).await?;
+        if look.drifted.is_empty() {
+            return Ok(look);
+        }
+        self.correct(stage, tenant, part_of, &look, sent, memory).await?;
+        let observer = self.observer(tenant, Mode::JustApplied);
+        observer.look(&mut memory.objects, needed, None).await
+    }
+
+    /// Puts drifted objects back.
+    async fn correct(
+        &self,
+        stage: &Stage,
+        tenant: &Tenant,
+        part_of: String,
+        look: &Look,
+        mut sent: HashMap<ObjectId, Value>,
+        memory: &mut StageMemory,
+    ) -> Result<(), Failure> {
+        let objects: Vec<Value> = look.drifted.iter().filter_map(|id| sent.remove(id)).collect();
+        let applier = self.applier(stage, tenant)?;
+        for id in &look.drifted {
+            if let Some(known) = memory.objects.get_mut(id) {
+                known.sent = 0;
+            }
+        }
+        let report = applier.run(objects, &mut memory.objects).await?;
+        let corrected: Vec<String> =
+            report.changed.iter().filter(|(_, change)| *change != Change::Unchanged).map(|(id, _)| id.to_string()).collect();
+        if corrected.is_empty() {
+            return Ok(());
+        }
+        let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
+        self.ctx.metrics.drift_corrected.with_label_values(&labels).inc_by(corrected.len() as u64);
+        let note = format!("stage \"{}\": put back {}", stage.name, corrected.join(", "));
+        tracing::warn!(stage = stage.name, objects = corrected.join(", "), "drift corrected");
+        self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftCorrected, true, note));
+        Ok(())
+    }
+
+    /// After a restart: what is recorded is what was deployed; it is looked at anew.
+    fn recall(&mut self, at: usize, stage: &Stage) {
+        let changed_at = Timestamp::UNIX_EPOCH;
+        let objects = record::of_stage(self.ctx, self.owner, &stage.name)
+            .entries()
+            .into_iter()
+            .map(|(id, version)| {
+                let entry = Entry { id, version };
+                let known = Known::unseen(entry.api_version(), changed_at);
+                (entry.id, known)
+            })
+            .collect();
+        let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
+        self.memory.stages.insert(stage.name.clone(), StageMemory { inputs, objects });
+    }
+
+    /// Keeps the stage's phase true to what was seen; Ready only follows once the bound has run out.
+    fn health(&mut self, at: usize, stage: &Stage, look: &Look) -> Health {
+        let waits = stage.ready_checks.as_ref().is_none_or(|c| !c.disable_wait);
+        let blocking = match look.overall() {
+            Overall::Failed(some) | Overall::Waiting(some) if waits => name_blockers(&some, 5),
+            _ => {
+                if self.status.stages[at].phase != Some(StagePhase::Ready) {
+                    self.enter(at, StagePhase::Ready, Step::Done);
+                }
+                return Health::Good;
+            }
+        };
+        if self.status.stages[at].phase == Some(StagePhase::Ready) {
+            self.enter(at, StagePhase::Verifying, Step::Done);
+        }
+        self.status.stages[at].waiting_for = Some(blocking.clone());
+        let (bound, origin) = self.bound(stage);
+        let since = self.status.stages[at].step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
+        match bound.checked_sub(since).filter(|rest| !rest.is_zero()) {
+            Some(rest) if self.status.stages[at].phase != Some(StagePhase::Failed) => Health::Doubtful(rest),
+            _ => {
+                let entry = &mut self.status.stages[at];
+                entry.phase = Some(StagePhase::Failed);
+                entry.message = Some(format!("verify: the release was ready and is not any more: {blocking}"));
+                Health::Bad(format!(
+                    "stage \"{}\" verify: the release was ready and is not any more for {bound:?} ({origin}): {blocking}",
+                    stage.name
+                ))
+            }
+        }
+    }
+}

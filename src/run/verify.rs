@@ -1,0 +1,270 @@
+//! Readiness of what was applied: judged from what is known, read only where something changed.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::context::{Context, Known};
+use super::outcome::Failure;
+use crate::api::names::{FIELD_MANAGER, label};
+use crate::cluster::watch::{Coverage, Knowledge, Owner, WatchKey, parse_version};
+use crate::cluster::{Error, Target, Tenant, resource_version, uid};
+use crate::rules::backoff::POLL_LADDER;
+use crate::rules::drift;
+use crate::rules::inventory::ObjectId;
+use crate::rules::readiness::{self, Awaited, Readiness, error_wait, judge, look_through, pod_selector};
+
+/// Reads at once while looking at a stage's objects.
+const PARALLEL: usize = 8;
+/// The net under the watches: objects not ready are looked at again after this time.
+const NET: Duration = Duration::from_secs(30);
+/// Until a watch has been listed, its objects are polled.
+const UNTIL_LISTED: Duration = Duration::from_secs(1);
+
+/// What a look at a set of objects found.
+#[derive(Debug, Default)]
+pub struct Look {
+    pub awaited: Vec<Awaited>,
+    /// Something changed since the last look.
+    pub changed: bool,
+    /// When to look again if no watch tells.
+    pub again: Duration,
+    /// A right that is missing for watching, to be told once.
+    pub denied: Option<String>,
+    /// Objects that differ from what was sent, or are gone.
+    pub drifted: Vec<ObjectId>,
+}
+
+impl Look {
+    /// The sum of the verdicts.
+    pub fn overall(&self) -> readiness::Overall {
+        readiness::overall(self.awaited.iter().cloned())
+    }
+}
+
+/// How a look treats what is known already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It was learned a moment ago, from the answers to our own writes: nothing is read.
+    JustApplied,
+    /// What a watch vouches for is not read.
+    Watched,
+    /// Everything that is not ready is read: time alone may have changed the verdict.
+    Net,
+    /// Everything is read that no watch vouches for, and compared with what was sent.
+    Full,
+}
+
+/// Looks as one tenant on behalf of one StageSet.
+pub struct Observer<'a> {
+    pub ctx: &'a Arc<Context>,
+    pub owner: &'a Owner,
+    pub tenant: &'a Tenant,
+    /// Steps in a row that had to poll, for the ladder.
+    pub polls: u32,
+    /// How much of what is known may be relied upon.
+    pub mode: Mode,
+}
+
+impl Observer<'_> {
+    /// Watches and judges the objects in `known`; `needed` collects the watches in use. Objects in `sent` are
+    /// compared with it where they are read.
+    ///
+    /// # Errors
+    /// A request that failed for another reason than a missing right.
+    pub async fn look(
+        &self,
+        known: &mut BTreeMap<ObjectId, Known>,
+        needed: &mut HashSet<WatchKey>,
+        sent: Option<&HashMap<ObjectId, Value>>,
+    ) -> Result<Look, Failure> {
+        let mut look = Look {
+            again: NET,
+            ..Look::default()
+        };
+        let stale = self.stale(known, needed, &mut look).await?;
+        let reads: Vec<_> = futures::stream::iter(stale.into_iter().map(|(id, key)| {
+            let known = known.get(&id).cloned();
+            async move {
+                let read = match &known {
+                    Some(known) => self.read(&id, known, &key, sent.and_then(|s| s.get(&id))).await,
+                    None => return None,
+                };
+                Some((id, read))
+            }
+        }))
+        .buffer_unordered(PARALLEL)
+        .collect()
+        .await;
+        for (id, read) in reads.into_iter().flatten() {
+            let (read, drifted) = read?;
+            if drifted {
+                look.drifted.push(id.clone());
+            }
+            if let Some(entry) = known.get_mut(&id) {
+                look.changed |= entry.version != read.version || entry.readiness != read.readiness;
+                *entry = read;
+            }
+        }
+        look.awaited = known
+            .iter()
+            .map(|(id, k)| Awaited {
+                id: id.clone(),
+                readiness: k.readiness.clone(),
+            })
+            .collect();
+        Ok(look)
+    }
+
+    /// The objects whose state has to be read.
+    ///
+    /// # Errors
+    /// A discovery that failed.
+    pub async fn stale(
+        &self,
+        known: &BTreeMap<ObjectId, Known>,
+        needed: &mut HashSet<WatchKey>,
+        look: &mut Look,
+    ) -> Result<Vec<(ObjectId, WatchKey)>, Failure> {
+        let mut stale = Vec::new();
+        for (id, known) in known {
+            if known.skipped && self.mode != Mode::Full {
+                continue;
+            }
+            let (key, coverage) = self.cover(id, &known.api_version, needed).await?;
+            let unchanged = self.ctx.hub.knows(&key, &id.name, &known.uid, known.version) == Knowledge::Unchanged;
+            let vouched = coverage == Coverage::Live && unchanged;
+            let ready = known.readiness.is_ready();
+            if !ready {
+                look.again = look.again.min(match &coverage {
+                    Coverage::Live => NET,
+                    Coverage::Starting => UNTIL_LISTED,
+                    Coverage::Denied(_) | Coverage::None => POLL_LADDER.wait(self.polls),
+                });
+                if let Coverage::Denied(why) = &coverage {
+                    look.denied = Some(why.clone());
+                }
+            }
+            let skip = match self.mode {
+                Mode::JustApplied => true,
+                Mode::Watched => vouched || (ready && coverage != Coverage::Live),
+                Mode::Net => ready && (vouched || coverage != Coverage::Live),
+                Mode::Full => vouched && ready && known.compared == known.version,
+            };
+            if !skip {
+                stale.push((id.clone(), key));
+            }
+        }
+        Ok(stale)
+    }
+
+    /// Makes sure the object's kind is watched.
+    async fn cover(&self, id: &ObjectId, api_version: &str, needed: &mut HashSet<WatchKey>) -> Result<(WatchKey, Coverage), Failure> {
+        let target = target_of(id, api_version);
+        let served = match self.tenant.served(&target.api_version, &target.kind).await {
+            Ok(served) => served,
+            Err(Error::UnknownKind { .. }) => {
+                return Ok((WatchKey::of("", self.tenant.identity(), &target, true), Coverage::None));
+            }
+            Err(e) => return Err(Failure::of_request("verify", &e)),
+        };
+        let key = WatchKey::of("", self.tenant.identity(), &target, served.namespaced);
+        needed.insert(key.clone());
+        let coverage = self.ctx.hub.watch(&key, &served, self.tenant, self.owner);
+        Ok((key, coverage))
+    }
+
+    async fn read(&self, id: &ObjectId, known: &Known, key: &WatchKey, sent: Option<&Value>) -> Result<(Known, bool), Failure> {
+        let target = target_of(id, &known.api_version);
+        let now = Timestamp::now();
+        let mut known = known.clone();
+        let live = match self.tenant.get(&target).await {
+            Ok(live) => live,
+            Err(Error::UnknownKind { .. }) => None,
+            Err(e) => return Err(Failure::of_request("verify", &e)),
+        };
+        let Some(live) = live else {
+            known.readiness = Readiness::NotFound;
+            known.version = 0;
+            return Ok((known, sent.is_some()));
+        };
+        known.uid = uid(&live).to_owned();
+        known.version = parse_version(Some(resource_version(&live)));
+        known.readiness = self.through_pods(&live, judge(&live, now), now).await;
+        if crate::cluster::label(&live, label::NAME) == Some(&self.owner.name) {
+            self.ctx.hub.note(key, &id.name, &known.uid, known.version, self.owner);
+        }
+        if known.skipped {
+            known.compared = known.version;
+            known.readiness = Readiness::Current;
+            return Ok((known, false));
+        }
+        let drifted = sent.is_some_and(|sent| !drift::compare(sent, &live, FIELD_MANAGER).is_empty());
+        if sent.is_some() && !drifted {
+            known.compared = known.version;
+        }
+        Ok((known, drifted))
+    }
+
+    /// The pods behind a StatefulSet or ReplicaSet decide whether it can still get there (run 27.3).
+    /// Without the right to list pods, the object's own state has to do.
+    async fn through_pods(&self, live: &Value, own: Readiness, now: Timestamp) -> Readiness {
+        let kind = live.get("kind").and_then(Value::as_str).unwrap_or_default();
+        if !matches!(own, Readiness::InProgress { .. }) || !matches!(kind, "StatefulSet" | "ReplicaSet") {
+            return own;
+        }
+        match self.pods_of(live).await {
+            Some(pods) => look_through(live, own, &pods, now),
+            None => own,
+        }
+    }
+
+    async fn pods_of(&self, workload: &Value) -> Option<Vec<Value>> {
+        let selector = pod_selector(workload)?;
+        let namespace = workload.pointer("/metadata/namespace").and_then(Value::as_str)?;
+        let pods = Target {
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+            namespace: Some(namespace.to_owned()),
+            name: String::new(),
+        };
+        self.tenant.list(&pods, Some(&selector)).await.ok()
+    }
+
+    /// Whether a pod behind something awaited is in an error wait: then the stage is stuck, and a newer
+    /// revision need not wait for it (decisions 3.4).
+    pub async fn error_wait(&self, awaited: &[Awaited], known: &BTreeMap<ObjectId, Known>) -> Option<String> {
+        for one in awaited.iter().filter(|a| !a.readiness.is_ready()) {
+            if one.readiness.is_failed() {
+                return Some(one.to_string());
+            }
+            if !matches!(one.id.kind.as_str(), "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "Job") {
+                continue;
+            }
+            let Some(known) = known.get(&one.id) else {
+                continue;
+            };
+            let live = self.tenant.get(&target_of(&one.id, &known.api_version)).await.ok().flatten()?;
+            for pod in self.pods_of(&live).await.unwrap_or_default() {
+                if let Some(wait) = error_wait(&pod) {
+                    return Some(format!("{}: pod {} waits with {}", one.id, wait.pod, wait.reason));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The address of a recorded object.
+pub fn target_of(id: &ObjectId, api_version: &str) -> Target {
+    Target {
+        api_version: api_version.to_owned(),
+        kind: id.kind.clone(),
+        namespace: Some(id.namespace.clone()).filter(|n| !n.is_empty()),
+        name: id.name.clone(),
+    }
+}
