@@ -47,11 +47,7 @@ fn existing(directory: &str, file: String, text: &[u8], warnings: &mut Vec<Strin
             .iter()
             .map(|field| format!("{file}: unknown field {field:?} is ignored")),
     );
-    Ok(Layer {
-        directory: directory.to_owned(),
-        file,
-        content,
-    })
+    Ok(Layer::new(directory, file, content))
 }
 
 /// Lists every manifest below the directory; a sub-directory with a kustomization of its own is one entry.
@@ -67,11 +63,7 @@ fn generated(tree: &FileTree, directory: &str) -> Layer {
     } else {
         format!("{directory}/{}", FILE_NAMES[0])
     };
-    Layer {
-        directory: directory.to_owned(),
-        file: format!("{file} (generated)"),
-        content,
-    }
+    Layer::new(directory, format!("{file} (generated)"), content)
 }
 
 fn scan(tree: &FileTree, root: &str, below: &str, resources: &mut Vec<String>) {

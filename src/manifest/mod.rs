@@ -50,6 +50,16 @@ pub struct BuildOptions {
     pub patches: Vec<StagePatch>,
 }
 
+/// Order of the objects where the root does not set `sortOptions`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// As accumulated, depth first; what Flux uses.
+    #[default]
+    Accumulation,
+    /// By kind, the default of the kustomize command.
+    Legacy,
+}
+
 /// Why an artifact does not become objects.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -112,13 +122,14 @@ pub fn build_with_warnings(tree: &FileTree, path: &str, options: &BuildOptions) 
     if !tree.is_dir(&directory) {
         return Err(Error::PathNotFound { path: directory });
     }
-    if !tree.below(&directory).any(|(path, _)| is_manifest_name(path)) {
+    if !tree.below(&directory).any(is_manifest_name) {
         return Err(Error::Empty { path: directory });
     }
     let mut warnings = Vec::new();
     let root = flux::root(tree, &directory, options, &mut warnings)?;
-    let resources = kustomize::Engine::new(tree).build(&root)?;
-    let objects = finish(resources, &root)?;
+    let outcome = kustomize::Engine::new(tree, true).build(&root, false)?;
+    warnings.extend(outcome.warnings);
+    let objects = finish(outcome.resources, &root)?;
     objects::check_unique(&objects)?;
     Ok(Built { objects, warnings })
 }
@@ -127,18 +138,31 @@ pub fn build_with_warnings(tree: &FileTree, path: &str, options: &BuildOptions) 
 ///
 /// # Errors
 /// [`Error`].
-pub fn build_kustomization(tree: &FileTree, path: &str) -> Result<Built, Error> {
+pub fn build_kustomization(tree: &FileTree, path: &str, order: Order) -> Result<Built, Error> {
     let directory = tree::clean_build_path(path)?;
     if !tree.is_dir(&directory) {
         return Err(Error::PathNotFound { path: directory });
     }
-    let mut engine = kustomize::Engine::new(tree);
+    let mut engine = kustomize::Engine::new(tree, false);
     let root = engine.load(&directory)?;
-    let resources = engine.build(&root)?;
+    let outcome = engine.build(&root, order == Order::Legacy)?;
     Ok(Built {
-        objects: finish(resources, &root)?,
-        warnings: Vec::new(),
+        objects: finish(outcome.resources, &root)?,
+        warnings: outcome.warnings,
     })
+}
+
+/// Sorts objects by kind, as the kustomize command does by default.
+pub fn sort_legacy(objects: &mut [Value]) {
+    objects.sort_by_cached_key(|object| {
+        let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        kustomize::legacy_key(
+            text("/apiVersion"),
+            text("/kind"),
+            text("/metadata/namespace"),
+            text("/metadata/name"),
+        )
+    });
 }
 
 fn finish(resources: Vec<kustomize::Resource>, root: &kustomize::Layer) -> Result<Vec<Value>, Error> {

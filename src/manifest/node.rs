@@ -215,6 +215,12 @@ impl Map {
         &mut self.entries[index].1
     }
 
+    /// The entry at a position, the value to change.
+    pub fn entry_at_mut(&mut self, index: usize) -> (&Key, &mut Node) {
+        let (key, node) = &mut self.entries[index];
+        (key, node)
+    }
+
     /// True when the key is there.
     pub fn contains(&self, key: &str) -> bool {
         self.get(key).is_some()
@@ -295,6 +301,20 @@ impl Node {
             tag: Tag::Null,
             style: Style::Plain,
         })
+    }
+
+    /// A mark for "to be removed" while a mapping is rebuilt; never part of a finished tree.
+    pub(crate) fn removed() -> Self {
+        Self::Scalar(Scalar {
+            text: "\0removed".into(),
+            tag: Tag::Null,
+            style: Style::Block,
+        })
+    }
+
+    /// True for the mark.
+    pub(crate) fn is_removed(&self) -> bool {
+        matches!(self, Self::Scalar(s) if s.tag == Tag::Null && s.style == Style::Block && &*s.text == "\0removed")
     }
 
     /// An empty mapping.

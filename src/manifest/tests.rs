@@ -75,7 +75,7 @@ fn the_root_is_read_leniently_with_a_warning() {
     assert_eq!(built.objects[0]["metadata"]["name"], json!("5a"));
     assert_eq!(built.warnings.len(), 1);
     assert!(built.warnings[0].contains("nmespace"));
-    assert!(build_kustomization(&tree(&files), "").is_err());
+    assert!(build_kustomization(&tree(&files), "", Order::Accumulation).is_err());
     assert_eq!(names(&[("kustomization.yaml", "")], "").unwrap(), Vec::<String>::new());
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -28,10 +29,20 @@ pub enum EntryKind {
     Directory,
 }
 
+/// Gives the content of a file on demand; `None` when it cannot be had.
+pub type Source = dyn Fn(&str) -> Option<Bytes> + Send + Sync;
+
 /// A sorted map of clean relative paths to file contents. Directories are implied by files; the root is `""`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub struct FileTree {
-    files: BTreeMap<Box<str>, Bytes>,
+    files: BTreeMap<Box<str>, OnceLock<Bytes>>,
+    source: Option<Arc<Source>>,
+}
+
+impl std::fmt::Debug for FileTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.files.keys()).finish()
+    }
 }
 
 impl FileTree {
@@ -56,22 +67,40 @@ impl FileTree {
         Ok(tree)
     }
 
+    /// A tree of paths whose contents are asked for when they are first needed. A file whose content cannot be
+    /// had counts as missing.
+    ///
+    /// # Errors
+    /// A path that is absolute, empty or leads out of the root.
+    pub fn deferred<P: AsRef<str>>(paths: impl IntoIterator<Item = P>, source: Arc<Source>) -> Result<Self, PathError> {
+        let mut tree = Self {
+            files: BTreeMap::new(),
+            source: Some(source),
+        };
+        for path in paths {
+            tree.files.insert(file_path(path.as_ref())?.into(), OnceLock::new());
+        }
+        Ok(tree)
+    }
+
     /// Adds or replaces one file.
     ///
     /// # Errors
     /// A path that is absolute, empty or leads out of the root.
     pub fn insert(&mut self, path: &str, content: impl Into<Bytes>) -> Result<(), PathError> {
-        let clean = resolve("", path)?;
-        if clean.is_empty() || path.ends_with('/') {
-            return Err(PathError::Unusable(path.to_owned()));
-        }
-        self.files.insert(clean.into(), content.into());
+        self.files
+            .insert(file_path(path)?.into(), OnceLock::from(content.into()));
         Ok(())
     }
 
     /// The content of the file at a clean path.
     pub fn file(&self, path: &str) -> Option<&Bytes> {
-        self.files.get(path)
+        let slot = self.files.get(path)?;
+        if let Some(content) = slot.get() {
+            return Some(content);
+        }
+        let content = self.source.as_ref()?(path)?;
+        Some(slot.get_or_init(|| content))
     }
 
     /// True when files exist below this clean path; the root always is a directory.
@@ -91,16 +120,18 @@ impl FileTree {
 
     /// All files with their clean paths, sorted bytewise.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Bytes)> {
-        self.files.iter().map(|(path, content)| (&**path, content))
+        self.files.keys().filter_map(|path| Some((&**path, self.file(path)?)))
     }
 
     /// All files, contents replaceable (decryption in place).
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Bytes)> {
-        self.files.iter_mut().map(|(path, content)| (&**path, content))
+        self.files
+            .iter_mut()
+            .filter_map(|(path, slot)| Some((&**path, slot.get_mut()?)))
     }
 
-    /// The files at any depth below a directory, with full paths.
-    pub fn below<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, &'a Bytes)> + use<'a> {
+    /// The paths of the files at any depth below a directory.
+    pub fn below<'a>(&'a self, directory: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         let prefix = if directory.is_empty() {
             String::new()
         } else {
@@ -109,8 +140,8 @@ impl FileTree {
         let range: (Bound<&str>, Bound<&str>) = (Bound::Included(prefix.as_str()), Bound::Unbounded);
         let range = self.files.range::<str, _>(range);
         range
-            .take_while(move |(path, _)| path.starts_with(&prefix))
-            .map(|(path, content)| (&**path, content))
+            .map(|(path, _)| &**path)
+            .take_while(move |path| path.starts_with(&prefix))
     }
 
     /// The names directly in a directory, files and directories mixed, sorted by name.
@@ -145,6 +176,15 @@ impl FileTree {
         names.sort();
         names.dedup_by(|a, b| a.0 == b.0);
         names
+    }
+}
+
+fn file_path(path: &str) -> Result<String, PathError> {
+    let clean = resolve("", path)?;
+    if clean.is_empty() || path.ends_with('/') {
+        Err(PathError::Unusable(path.to_owned()))
+    } else {
+        Ok(clean)
     }
 }
 
@@ -221,6 +261,6 @@ mod tests {
         let tree = tree(&["a/b/c", "ab/d"]);
         assert!(tree.is_dir("a") && tree.is_dir("a/b") && tree.is_dir(""));
         assert!(!tree.is_dir("a/b/c") && !tree.is_dir("b"));
-        assert_eq!(tree.below("a").map(|(p, _)| p).collect::<Vec<_>>(), vec!["a/b/c"]);
+        assert_eq!(tree.below("a").collect::<Vec<_>>(), vec!["a/b/c"]);
     }
 }

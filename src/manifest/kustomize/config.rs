@@ -143,7 +143,8 @@ impl TransformerConfig {
         if Arc::ptr_eq(self, other) || **other == Self::default() {
             return Ok(Arc::clone(self));
         }
-        if **self == Self::default() {
+        // Merging into nothing is not the identity: a general spec goes when a special one stands before it.
+        if **self == Self::default() && Arc::ptr_eq(other, &Self::builtin()) {
             return Ok(Arc::clone(other));
         }
         let mut merged = (**self).clone();
@@ -233,5 +234,8 @@ mod tests {
         let mut copy = (*builtin).clone();
         copy.merge(&builtin).unwrap();
         assert_eq!(copy, *builtin);
+        let mut merged = TransformerConfig::default();
+        merged.merge(&builtin).unwrap();
+        assert_eq!(merged, *builtin);
     }
 }

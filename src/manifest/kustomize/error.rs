@@ -3,6 +3,9 @@
 use super::config::SpecConflict;
 use super::fieldspec::FieldError;
 use super::file::FileError;
+use super::jsonpatch::JsonPatchError;
+use super::label_selector::SelectorError;
+use super::merge::MergeError;
 use super::resource::Resource;
 use super::shape::ShapeError;
 use crate::manifest::node::TypeMismatch;
@@ -153,6 +156,138 @@ pub enum Problem {
         "replicas: no workload is named {0:?}; check the name, or add a field spec for its kind under configurations"
     )]
     ReplicasUnmatched(String),
+    /// A regular expression that cannot be compiled.
+    #[error("expression {expression:?}: {problem}")]
+    Expression {
+        /// As written.
+        expression: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A label or annotation selector that cannot be read.
+    #[error(transparent)]
+    Selector(#[from] SelectorError),
+    /// A patch that can be read both ways.
+    #[error("{0}: the patch is both a strategic merge patch and a JSON patch")]
+    AmbiguousPatch(String),
+    /// An entry of `patches` with neither or both of path and patch.
+    #[error("patches: give exactly one of path and patch{}", .0.as_deref().map(|p| format!(" (path {p:?})")).unwrap_or_default())]
+    PatchSource(Option<String>),
+    /// A patch that is neither a strategic merge patch nor a JSON patch.
+    #[error("patches: {patch} is neither a strategic merge patch ({strategic}) nor a list of JSON patch operations")]
+    NotAPatch {
+        /// Which patch.
+        patch: String,
+        /// Why it is no strategic merge patch.
+        strategic: Box<Problem>,
+    },
+    /// Several documents in a patch with a target.
+    #[error("{0}: a patch with a target must be a single document; split it into several entries")]
+    SeveralPatches(String),
+    /// A JSON patch that does not say what it is for.
+    #[error("{0}: a JSON patch needs a target")]
+    JsonWithoutTarget(String),
+    /// An entry of `patchesJson6902` that is incomplete.
+    #[error("patchesJson6902: {0}")]
+    Json6902(&'static str),
+    /// A patch for a resource that is not there.
+    #[error("no resource matches the patch for {id}; check apiVersion, kind, name and namespace, or use a target")]
+    PatchUnmatched {
+        /// The id in the patch.
+        id: String,
+    },
+    /// Several resources for one patch or merge.
+    #[error("several resources match {id}; use a target, or give them different names")]
+    PatchAmbiguous {
+        /// The id looked for.
+        id: String,
+    },
+    /// A patch whose shape does not fit.
+    #[error("{id}: {source}")]
+    Merge {
+        /// The resource.
+        id: String,
+        /// The cause.
+        source: MergeError,
+    },
+    /// A JSON patch that cannot be applied.
+    #[error("{id}: {source}")]
+    JsonPatch {
+        /// The resource.
+        id: String,
+        /// The cause.
+        source: JsonPatchError,
+    },
+    /// A patch that leaves no mapping.
+    #[error("{id}: the patch leaves something that is no object")]
+    NoMapping {
+        /// The resource.
+        id: String,
+    },
+    /// A generator entry that cannot be carried out.
+    #[error("{field} {name:?}: {problem}")]
+    Generator {
+        /// Which list.
+        field: &'static str,
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Behavior merge or replace without an object.
+    #[error("{id} does not exist, so nothing can be merged into or replaced; use behavior: create")]
+    NothingToMerge {
+        /// The id.
+        id: String,
+    },
+    /// Behavior create on an existing object.
+    #[error("{id} exists already; use behavior: merge or replace")]
+    GeneratedTwice {
+        /// The id.
+        id: String,
+    },
+    /// A replacement that cannot be carried out.
+    #[error("replacement {index}: {problem}")]
+    Replacement {
+        /// Index, from 1.
+        index: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A file of replacements, configurations or the like that cannot be read.
+    #[error("{file}: {problem}")]
+    Content {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A var that cannot be resolved.
+    #[error("var {name:?}: {problem}")]
+    Var {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A plugin that cannot be run.
+    #[error("{field}: {kind} {name:?}: {problem}")]
+    Plugin {
+        /// The field that lists it.
+        field: &'static str,
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Sort options that contradict each other.
+    #[error("sortOptions: {0}")]
+    Sort(&'static str),
+    /// An OpenAPI field that cannot be used.
+    #[error("openapi: {0}")]
+    OpenApi(String),
     /// A bound that a build may not pass.
     #[error("the build needs more than {limit} {what}")]
     TooMuch {

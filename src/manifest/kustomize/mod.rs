@@ -1,19 +1,39 @@
 //! A kustomize engine: equal objects to kustomize 5.8.1 for equal files, in memory, without global state.
 
 mod config;
+mod config_file;
 mod engine;
 pub mod error;
+mod fieldpath;
 mod fieldspec;
 mod file;
+mod finish;
+mod generate;
+mod gojson;
 mod id;
+mod image;
+mod jsonpatch;
+mod keyed;
+mod label_selector;
+mod merge;
+mod nameref;
 mod order;
 mod origin;
+mod patch;
+mod plugin;
+mod prepare;
 mod read;
 mod remote;
+mod replace;
 mod resource;
+pub mod schema;
+mod selector;
 mod shape;
+mod step;
 mod tables;
 mod transform;
+mod value_add;
+mod vars;
 
 use config::{Spec, SpecConflict, TransformerConfig, merge_specs};
 pub(crate) use engine::Engine;
@@ -21,6 +41,7 @@ pub(crate) use engine::{Layer, decode, find_file};
 pub use error::{Error, Problem};
 pub use file::{FILE_NAMES, FileError};
 pub(crate) use file::{Kustomization, Label};
+pub use order::legacy_key;
 pub(crate) use resource::Resource;
 pub(crate) use shape::Strictness;
 

@@ -1,6 +1,7 @@
 //! Sort order of kinds: the reference's "legacy" order.
 
 use super::file::LegacySortOptions;
+use super::id::{Gvk, Id};
 use super::resource::Resource;
 
 const FIRST: [&str; 22] = [
@@ -54,24 +55,44 @@ pub(crate) fn kind_key(group: &str, version: &str, kind: &str) -> (i64, String) 
     (rank(&FIRST, &LAST, kind), text)
 }
 
+/// Where an object stands in the legacy order.
+pub type LegacyKey = (i64, bool, String, String);
+
+/// The key of an object by the built-in lists of kinds.
+pub fn legacy_key(api_version: &str, kind: &str, namespace: &str, name: &str) -> LegacyKey {
+    key(
+        Id {
+            gvk: Gvk::new(api_version, kind),
+            name,
+            namespace,
+        },
+        rank(&FIRST, &LAST, kind),
+    )
+}
+
+fn key(id: Id<'_>, rank: i64) -> LegacyKey {
+    let gvk = id.gvk;
+    let core_namespace_first = !(gvk.kind == "Namespace" && gvk.group.is_empty());
+    let (_, by_type) = kind_key(gvk.group, gvk.version, gvk.kind);
+    let by_name = format!(
+        "{}.{}.{}|{}|{}",
+        or(gvk.kind, "[noKind]"),
+        or(gvk.version, "[noVer]"),
+        or(gvk.group, "[noGrp]"),
+        or(id.namespace, "~X"),
+        or(id.name, "~N"),
+    );
+    (rank, core_namespace_first, by_type, by_name)
+}
+
 /// Sorts in the legacy order, by the given lists or the built-in ones.
 pub(crate) fn sort_legacy(resources: &mut [Resource], options: Option<&LegacySortOptions>) {
     resources.sort_by_cached_key(|resource| {
-        let gvk = resource.gvk();
+        let id = resource.id();
         let rank = match options {
-            Some(options) => rank(&options.order_first, &options.order_last, gvk.kind),
-            None => rank(&FIRST, &LAST, gvk.kind),
+            Some(options) => rank(&options.order_first, &options.order_last, id.gvk.kind),
+            None => rank(&FIRST, &LAST, id.gvk.kind),
         };
-        let core_namespace_first = !(gvk.kind == "Namespace" && gvk.group.is_empty());
-        let (_, by_type) = kind_key(gvk.group, gvk.version, gvk.kind);
-        let by_name = format!(
-            "{}.{}.{}|{}|{}",
-            or(gvk.kind, "[noKind]"),
-            or(gvk.version, "[noVer]"),
-            or(gvk.group, "[noGrp]"),
-            or(resource.namespace(), "~X"),
-            or(resource.name(), "~N"),
-        );
-        (rank, core_namespace_first, by_type, by_name)
+        key(id, rank)
     });
 }

@@ -66,3 +66,18 @@ pub fn transformations_yaml(entries: &[Origin]) -> String {
     }
     text
 }
+
+/// Joins two relative paths as Go's `filepath.Join` does; leading `..` stay.
+pub fn join(base: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in base.split('/').chain(path.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}

@@ -42,8 +42,12 @@ pub struct Resource {
     pub suffixes: Vec<Arc<str>>,
     /// The name gets a hash of the content at the end.
     pub needs_hash: bool,
+    /// Made by a generator.
+    pub generated: bool,
     /// For generated resources.
     pub behavior: Behavior,
+    /// Names of the vars that take their value from it.
+    pub vars: Vec<Box<str>>,
     /// Where it came from, when origin annotations are asked for.
     pub origin: Option<Box<super::origin::Provenance>>,
 }
@@ -57,7 +61,9 @@ impl Resource {
             prefixes: Vec::new(),
             suffixes: Vec::new(),
             needs_hash: false,
+            generated: false,
             behavior: Behavior::Create,
+            vars: Vec::new(),
             origin: None,
         }
     }
@@ -169,6 +175,21 @@ impl Resource {
             namespace: share(id.effective_namespace(), last.map(|p| &p.namespace)),
         };
         self.previous.push(record);
+    }
+
+    /// Loses the history, as when a patch clears the annotations in which the reference keeps it.
+    pub fn forget(&mut self) {
+        self.previous.clear();
+        self.prefixes.clear();
+        self.suffixes.clear();
+        self.needs_hash = false;
+        self.generated = false;
+        self.origin = None;
+    }
+
+    /// True when the reference would keep internal annotations on this resource.
+    pub fn has_bookkeeping(&self) -> bool {
+        self.generated || self.origin.is_some() || !self.previous.is_empty()
     }
 
     /// Hash of the current id, for finding duplicates.

@@ -182,6 +182,90 @@ pub(crate) const KUSTOMIZATION: Shape = Object(&[
     ("buildMetadata", &STRINGS),
 ]);
 
+const PLUGIN_METADATA: Shape = Object(&[("name", &Str), ("namespace", &Str)]);
+const VALUE_TARGETS: Shape = List(&Object(&[
+    ("selector", &SELECTOR),
+    ("fieldPath", &Str),
+    ("filePathPosition", &Int),
+]));
+/// A file of value-add targets.
+pub(crate) const VALUE_TARGET_FILE: Shape = Object(&[("targets", &VALUE_TARGETS)]);
+
+/// The configuration of a built-in plugin; `None` for kinds that do not exist.
+pub(crate) fn plugin(kind: &str) -> Option<&'static Shape> {
+    Some(match kind {
+        "ConfigMapGenerator" => &CONFIG_MAP_PLUGIN,
+        "SecretGenerator" => &SECRET_PLUGIN,
+        "IAMPolicyGenerator" => &IAM_PLUGIN,
+        "PatchTransformer" => &PATCH_PLUGIN,
+        "NamespaceTransformer"
+        | "PrefixTransformer"
+        | "SuffixTransformer"
+        | "PrefixSuffixTransformer"
+        | "LabelTransformer"
+        | "AnnotationsTransformer"
+        | "ImageTagTransformer"
+        | "ReplicaCountTransformer"
+        | "PatchStrategicMergeTransformer"
+        | "PatchJson6902Transformer"
+        | "ReplacementTransformer"
+        | "ValueAddTransformer"
+        | "HashTransformer" => &TRANSFORMER_PLUGIN,
+        _ => return None,
+    })
+}
+
+const CONFIG_MAP_PLUGIN: Shape = Object(&[
+    ("metadata", &PLUGIN_METADATA),
+    ("name", &Str),
+    ("namespace", &Str),
+    ("behavior", &Str),
+    ("literals", &STRINGS),
+    ("files", &STRINGS),
+    ("envs", &STRINGS),
+    ("env", &Str),
+    ("options", &GENERATOR_OPTIONS),
+]);
+const SECRET_PLUGIN: Shape = Object(&[
+    ("metadata", &PLUGIN_METADATA),
+    ("name", &Str),
+    ("namespace", &Str),
+    ("behavior", &Str),
+    ("literals", &STRINGS),
+    ("files", &STRINGS),
+    ("envs", &STRINGS),
+    ("env", &Str),
+    ("options", &GENERATOR_OPTIONS),
+    ("type", &Str),
+]);
+const IAM_PLUGIN: Shape = Object(&[
+    ("cloud", &Str),
+    ("kubernetesService", &PLUGIN_METADATA),
+    ("serviceAccount", &Object(&[("name", &Str), ("projectId", &Str)])),
+]);
+const PATCH_PLUGIN: Shape = PATCH;
+const TRANSFORMER_PLUGIN: Shape = Object(&[
+    ("metadata", &PLUGIN_METADATA),
+    ("fieldSpecs", &FIELD_SPECS),
+    ("unsetOnly", &Bool),
+    ("setRoleBindingSubjects", &Str),
+    ("prefix", &Str),
+    ("suffix", &Str),
+    ("labels", &STRING_MAP),
+    ("annotations", &STRING_MAP),
+    ("imageTag", &IMAGE),
+    ("replica", &REPLICA),
+    ("path", &Str),
+    ("target", &SELECTOR),
+    ("jsonOp", &Str),
+    ("paths", &STRINGS),
+    ("patches", &Str),
+    ("replacements", &List(&REPLACEMENT)),
+    ("value", &Str),
+    ("targets", &VALUE_TARGETS),
+    ("targetFilePath", &Str),
+]);
+
 /// How forgiving the walk is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Strictness {

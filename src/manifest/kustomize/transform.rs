@@ -71,6 +71,20 @@ impl Namespace {
         Ok(())
     }
 
+    /// Sets the namespace of the subjects a role binding has by default.
+    pub fn subjects_only(namespace: &str, resource: &mut Resource) -> Result<(), FieldError> {
+        if !matches!(resource.kind(), "RoleBinding" | "ClusterRoleBinding") {
+            return Ok(());
+        }
+        let transformer = Self {
+            namespace: namespace.to_owned(),
+            specs: Vec::new(),
+            unset_only: false,
+            subjects: Subjects::DefaultOnly,
+        };
+        transformer.subjects(resource)
+    }
+
     fn set(&self, node: &mut Node, path: &str) -> Result<(), FieldError> {
         let scalar = scalar_leaf(node, path)?;
         if self.unset_only && !scalar.is_null() && !scalar.text.is_empty() {
@@ -178,10 +192,9 @@ pub(crate) fn set_entries(
         return Ok(());
     }
     for resource in resources {
-        for spec in specs {
-            if !fieldspec::applies(spec, &resource.gvk()) {
-                continue;
-            }
+        let gvk = resource.gvk();
+        let fitting: Vec<&Spec> = specs.iter().filter(|spec| fieldspec::applies(spec, &gvk)).collect();
+        for spec in fitting {
             let result = fieldspec::visit(&mut resource.root, spec, Leaf::Map, &mut |node| {
                 let map = map_leaf(node, &spec.path)?;
                 for (key, value) in entries {
