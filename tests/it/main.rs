@@ -1,1 +1,5 @@
 //! Black-box tests, one module per capability, against a real control plane.
+
+mod support;
+
+mod harness;
