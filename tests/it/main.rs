@@ -3,3 +3,7 @@
 mod support;
 
 mod harness;
+mod refusals;
+mod rollout;
+mod steady;
+mod waiting;

@@ -122,7 +122,14 @@ pub struct StageSet<'w> {
     pub generation: i64,
 }
 
-impl StageSet<'_> {
+impl<'w> StageSet<'w> {
+    /// A StageSet that exists already.
+    pub async fn named(world: &'w World, name: &str) -> Self {
+        let object = world.cluster.must_get(&objects::stagesets(), &world.namespace, name).await;
+        let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
+        Self { world, namespace: world.namespace.clone(), name: name.to_owned(), generation }
+    }
+
     /// The object as it is now.
     pub async fn get(&self) -> Value {
         self.world.cluster.must_get(&objects::stagesets(), &self.namespace, &self.name).await
