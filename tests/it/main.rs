@@ -2,8 +2,12 @@
 
 mod support;
 
+mod control;
 mod harness;
+mod prune;
 mod refusals;
 mod rollout;
 mod steady;
+mod teardown;
+mod triggers;
 mod waiting;

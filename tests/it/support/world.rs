@@ -88,6 +88,12 @@ impl World {
         self.controller = Some(controller);
     }
 
+    /// Replaces a flag for the next start of the controller.
+    pub fn set_flag(&mut self, prefix: &str, flag: &str) {
+        self.launch.flags.retain(|f| !f.starts_with(prefix));
+        self.launch.flags.push(flag.to_owned());
+    }
+
     /// A second replica with the same identity; it gets its own log and ports.
     pub fn replica(&self, suffix: &str) -> Controller {
         let launch = Launch { name: format!("{}-{suffix}", self.launch.name), ..self.launch.clone() };
