@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     World, look,
-    objects::{self, configmap, unbound_claim, widget, widget_status},
+    objects::{self, configmap, unbound_claim, widget},
     process,
     stageset::{condition_of, stage, stage_of, stageset},
 };
@@ -94,12 +94,11 @@ fn kstatus(object: &Value) -> &'static str {
 async fn kstatus_reads_a_stageset_as_in_progress_current_and_failed() {
     let world = World::start("kstatus").await;
     world.publish("app", &[("w.yaml", &widget("w", 1))]).await;
+    world.widget("w", false).await;
     let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
-    world.cluster.until(&objects::widgets(), &world.namespace, "w", "created", |_| true).await;
-    world.cluster.patch_status(&objects::widgets(), &world.namespace, "w", widget_status(1, false, false)).await;
     shop.until_phase("app", "Verifying").await;
     assert_eq!(kstatus(&shop.get().await), "InProgress");
-    world.cluster.patch_status(&objects::widgets(), &world.namespace, "w", widget_status(1, true, false)).await;
+    world.widget("w", true).await;
     shop.until_ready().await;
     assert_eq!(kstatus(&shop.get().await), "Current");
 
@@ -117,16 +116,15 @@ async fn kstatus_reads_a_stageset_as_in_progress_current_and_failed() {
 async fn kubectl_waits_for_ready_and_shows_the_columns() {
     let world = World::start("kubectl").await;
     world.publish("app", &[("w.yaml", &widget("w", 1))]).await;
+    world.widget("w", false).await;
     stageset("shop").stage(stage("app", "app")).apply(&world).await;
-    world.cluster.until(&objects::widgets(), &world.namespace, "w", "created", |_| true).await;
-    world.cluster.patch_status(&objects::widgets(), &world.namespace, "w", widget_status(1, false, false)).await;
     let plane = world.cluster.plane;
     let mut wait: Command = plane.tool("kubectl");
     wait.args(["-n", &world.namespace, "wait", "stageset/shop", "--for=condition=Ready", "--timeout=60s"]);
     let waiting = tokio::task::spawn_blocking(move || process::run(&mut wait));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!waiting.is_finished(), "nothing is ready yet");
-    world.cluster.patch_status(&objects::widgets(), &world.namespace, "w", widget_status(1, true, false)).await;
+    world.widget("w", true).await;
     waiting.await.expect("the waiting thread").expect("kubectl wait");
 
     let table = plane.kubectl(&["-n", &world.namespace, "get", "stageset", "shop"]).expect("a table");

@@ -3,7 +3,12 @@
 mod support;
 
 mod control;
+mod crash;
+mod endpoints;
+mod faults;
 mod harness;
+mod leader;
+mod notifications;
 mod prune;
 mod refusals;
 mod rollout;

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{
     Archive, Match, Verb, World, archive,
     artifacts::Answer,
-    objects::{self, configmap, deployment, multi, service, widget, widget_status},
+    objects::{self, configmap, deployment, multi, service, widget},
     sources::{self, GitRepo},
     stageset::{condition_of, stage, stage_from, stage_of, stageset},
 };
@@ -110,9 +110,8 @@ async fn a_stage_waits_until_the_one_before_is_ready() {
     let world = World::start("order").await;
     world.publish("first", &[("w.yaml", &widget("gate", 1))]).await;
     world.publish("second", &[("m.yaml", &configmap("after", "1"))]).await;
+    world.widget("gate", false).await;
     let shop = stageset("shop").stage(stage("first", "first")).stage(stage("second", "second")).apply(&world).await;
-    world.cluster.until(&objects::widgets(), &world.namespace, "gate", "created", |_| true).await;
-    world.cluster.patch_status(&objects::widgets(), &world.namespace, "gate", widget_status(1, false, false)).await;
 
     let status = shop.until_phase("first", "Verifying").await;
     let ready = condition_of(&status, "Ready").expect("a Ready condition");
@@ -125,7 +124,7 @@ async fn a_stage_waits_until_the_one_before_is_ready() {
     })
     .await;
 
-    world.cluster.patch_status(&objects::widgets(), &world.namespace, "gate", widget_status(1, true, false)).await;
+    world.widget("gate", true).await;
     shop.until_ready().await;
     assert!(world.cluster.exists(&objects::configmaps(), &world.namespace, "after").await);
 }

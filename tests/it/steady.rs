@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{
     Match, World,
-    objects::{self, configmap, deployment, multi, service, widget, widget_status},
+    objects::{self, configmap, deployment, multi, service, widget},
     stageset::{StageSet, stage, stageset},
 };
 
@@ -14,9 +14,8 @@ async fn settled(world: &World, interval: &str) {
     world.publish("base", &[("maps.yaml", &multi(&maps))]).await;
     let app = multi(&[deployment("web", "web:1", 1), service("web", 80), widget("w", 1)]);
     world.publish("app", &[("app.yaml", &app)]).await;
+    world.widget("w", true).await;
     let shop = stageset("shop").interval(interval).stage(stage("base", "base")).stage(stage("app", "app")).apply(world).await;
-    world.cluster.until(&objects::widgets(), &world.namespace, "w", "created", |_| true).await;
-    world.cluster.patch_status(&objects::widgets(), &world.namespace, "w", widget_status(1, true, false)).await;
     shop.until_ready().await;
     // The events of the rollout itself (its inventory, the Deployment's last status) settle.
     tokio::time::sleep(Duration::from_secs(2)).await;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::{
     Match, World, look,
-    objects::{self, configmap, unbound_claim, widget, widget_status},
+    objects::{self, configmap, unbound_claim, widget},
     stageset::{condition_of, stage, stage_of, stageset},
 };
 
@@ -74,15 +74,14 @@ async fn readiness_is_noticed_at_once() {
         let (gate, after) = (format!("gate-{i}"), format!("after-{i}"));
         world.publish(&gate, &[("w.yaml", &widget(&gate, 1))]).await;
         world.publish(&after, &[("m.yaml", &configmap(&after, "1"))]).await;
+        world.widget(&gate, false).await;
         let set = stageset(&gate).stage(stage("one", &gate)).stage(stage("two", &after)).apply(&world).await;
-        world.cluster.until(&objects::widgets(), &world.namespace, &gate, "created", |_| true).await;
-        world.cluster.patch_status(&objects::widgets(), &world.namespace, &gate, widget_status(1, false, false)).await;
         set.until_phase("one", "Verifying").await;
         // Beyond the busy first moments of a wait, where a poll could be near by chance.
         tokio::time::sleep(Duration::from_millis(300 + 37 * i)).await;
 
         let mark = world.proxy.mark();
-        world.cluster.patch_status(&objects::widgets(), &world.namespace, &gate, widget_status(1, true, false)).await;
+        world.widget(&gate, true).await;
         set.until_ready().await;
         let wanted = Match::writes().resource("configmaps").name(&after);
         let writes = world.proxy.since(mark).matching(&wanted);
@@ -113,9 +112,8 @@ async fn time_to_replace(world: &World, artifact: &str, good: &str) -> Duration 
 async fn a_failed_revision_is_replaced_within_a_second() {
     let world = World::builder("replace-failed").alone().start().await;
     world.publish("app", &[("w.yaml", &widget("bad", 1))]).await;
+    world.failed_widget("bad").await;
     let set = stageset("shop").retry_interval("1h").stage(stage("app", "app")).apply(&world).await;
-    world.cluster.until(&objects::widgets(), &world.namespace, "bad", "created", |_| true).await;
-    world.cluster.patch_status(&objects::widgets(), &world.namespace, "bad", widget_status(1, false, true)).await;
     let ready = set.until_reason("StageFailed").await;
     let message = ready["message"].as_str().unwrap_or_default();
     assert!(message.contains("stage \"app\" verify") && message.contains("bad"), "{message}");
@@ -192,11 +190,10 @@ async fn a_verify_that_runs_out_of_time_fails_and_says_what_it_waited_for() {
 async fn a_failed_stage_recovers_when_its_object_does() {
     let world = World::start("recover").await;
     world.publish("app", &[("w.yaml", &widget("slow", 1))]).await;
+    world.widget("slow", false).await;
     let set = stageset("shop").retry_interval("1h").stage(stage("app", "app").timeout("2s")).apply(&world).await;
-    world.cluster.until(&objects::widgets(), &world.namespace, "slow", "created", |_| true).await;
-    world.cluster.patch_status(&objects::widgets(), &world.namespace, "slow", widget_status(1, false, false)).await;
     set.until_reason("StageFailed").await;
-    world.cluster.patch_status(&objects::widgets(), &world.namespace, "slow", widget_status(1, true, false)).await;
+    world.widget("slow", true).await;
     set.until_ready_within(Duration::from_secs(5)).await;
 }
 
@@ -204,19 +201,15 @@ async fn a_failed_stage_recovers_when_its_object_does() {
 async fn a_healthy_release_that_turns_unready_is_reported_after_its_bound_and_heals() {
     let world = World::start("later").await;
     world.publish("app", &[("w.yaml", &widget("w", 1))]).await;
+    world.widget("w", true).await;
     let set = stageset("shop").interval("1h").stage(stage("app", "app").timeout("3s")).apply(&world).await;
-    world.cluster.until(&objects::widgets(), &world.namespace, "w", "created", |_| true).await;
-    let set_status = async |ready| {
-        world.cluster.patch_status(&objects::widgets(), &world.namespace, "w", widget_status(1, ready, false)).await;
-    };
-    set_status(true).await;
     set.until_ready().await;
 
-    set_status(false).await;
+    world.widget("w", false).await;
     let status = set.until_phase("app", "Verifying").await;
     assert_eq!(condition_of(&status, "Ready").expect("Ready")["status"], "True", "the bound has not run out");
     set.until_reason("StageFailed").await;
-    set_status(true).await;
+    world.widget("w", true).await;
     set.until_ready_within(Duration::from_secs(10)).await;
 }
 

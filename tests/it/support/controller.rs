@@ -201,9 +201,7 @@ impl Controller {
 
     /// The log's last lines.
     pub fn tail(&self, lines: usize) -> String {
-        let log = self.log();
-        let all: Vec<&str> = log.lines().collect();
-        format!("--- {} (last {lines} lines)\n{}", self.log.display(), all[all.len().saturating_sub(lines)..].join("\n"))
+        tail(&self.log, lines)
     }
 }
 
@@ -224,6 +222,13 @@ pub fn sum(text: &str, name: &str, labels: &[&str]) -> f64 {
             hit.then(|| value.parse::<f64>().ok())?
         })
         .sum()
+}
+
+/// The last lines of a log file, under its name.
+pub fn tail(path: &Path, lines: usize) -> String {
+    let log = fs::read_to_string(path).unwrap_or_default();
+    let all: Vec<&str> = log.lines().collect();
+    format!("--- {} (last {lines} lines)\n{}\n", path.display(), all[all.len().saturating_sub(lines)..].join("\n"))
 }
 
 fn log_file(name: &str) -> PathBuf {

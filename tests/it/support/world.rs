@@ -42,6 +42,8 @@ pub struct World {
     pub artifacts: ArtifactServer,
     controller: Option<Controller>,
     launch: Launch,
+    /// Logs of controllers the test itself holds.
+    logs: std::sync::Mutex<Vec<PathBuf>>,
     files: tempfile::TempDir,
     machine: Machine,
 }
@@ -94,10 +96,12 @@ impl World {
         self.launch.flags.push(flag.to_owned());
     }
 
-    /// A second replica with the same identity; it gets its own log and ports.
+    /// A controller the test holds itself, with the same identity and flags; it gets its own log and ports.
     pub fn replica(&self, suffix: &str) -> Controller {
         let launch = Launch { name: format!("{}-{suffix}", self.launch.name), ..self.launch.clone() };
-        Controller::start(launch)
+        let controller = Controller::start(launch);
+        self.logs.lock().expect("the logs").push(controller.log_path().to_owned());
+        controller
     }
 
     /// Ends the controller of this world for good.
@@ -154,8 +158,29 @@ impl World {
     /// Publishes whatever a status may claim: any URL, any digest, ready or not.
     pub async fn publish_status(&self, name: &str, url: &str, revision: &str, digest: &str, ready: bool) {
         self.external_artifact(name, None).await;
-        let status = artifact_status(url, revision, digest, ready);
+        let mut status = artifact_status(url, revision, digest, ready);
+        let object = self.cluster.must_get(&objects::external_artifacts(), &self.namespace, name).await;
+        status["conditions"][0]["observedGeneration"] = object["metadata"]["generation"].clone();
         self.cluster.patch_status(&objects::external_artifacts(), &self.namespace, name, status).await;
+    }
+
+    /// A Widget of size 1 that says whether it is ready. Made before it is applied by a StageSet, so that there is no
+    /// moment in which it has no status.
+    pub async fn widget(&self, name: &str, ready: bool) {
+        self.widget_says(name, ready, false).await;
+    }
+
+    /// A Widget that has failed for good.
+    pub async fn failed_widget(&self, name: &str) {
+        self.widget_says(name, false, true).await;
+    }
+
+    async fn widget_says(&self, name: &str, ready: bool, stalled: bool) {
+        if !self.cluster.exists(&objects::widgets(), &self.namespace, name).await {
+            self.cluster.apply_yaml(&objects::widget(name, 1), &self.namespace).await;
+        }
+        let status = objects::widget_status(1, ready, stalled);
+        self.cluster.patch_status(&objects::widgets(), &self.namespace, name, status).await;
     }
 
     /// An ExternalArtifact without a status, pointing back at its producer where there is one.
@@ -191,7 +216,10 @@ impl World {
 
     /// Everything that helps to understand a failure.
     pub async fn report(&self) -> String {
-        let log = self.controller.as_ref().map_or_else(|| "no controller".to_owned(), |c| c.tail(40));
+        let mut log = self.controller.as_ref().map_or_else(String::new, |c| c.tail(40));
+        for path in self.logs.lock().expect("the logs").iter() {
+            log += &super::controller::tail(path, 40);
+        }
         diagnose::report(&self.cluster, &self.namespace, &log, &self.proxy).await
     }
 
@@ -291,7 +319,7 @@ impl Builder {
             flags.push(format!("--watch-namespaces={namespace}"));
         }
         let launch = Launch { name: namespace.clone(), kubeconfig: path, flags, env, guarded: self.guarded };
-        let mut world = World { cluster, namespace, proxy, artifacts, controller: None, launch, files, machine };
+        let mut world = World { cluster, namespace, proxy, artifacts, controller: None, launch, logs: std::sync::Mutex::default(), files, machine };
         if self.controller {
             world.start_controller().await;
         }
