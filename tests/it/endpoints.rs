@@ -13,18 +13,32 @@ use crate::support::{
 async fn probes_and_metrics_are_served() {
     let world = World::start("probes").await;
     let controller = world.controller_ref();
-    assert_eq!(controller.get("healthz").await.expect("an answer"), (200, "ok".to_owned()));
-    assert_eq!(controller.get("readyz").await.expect("an answer"), (200, "ok".to_owned()));
+    assert_eq!(
+        controller.get("healthz").await.expect("an answer"),
+        (200, "ok".to_owned())
+    );
+    assert_eq!(
+        controller.get("readyz").await.expect("an answer"),
+        (200, "ok".to_owned())
+    );
     assert_eq!(controller.get("nothing").await.expect("an answer").0, 404);
 
     world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
     let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
     shop.until_ready().await;
-    let labels = [format!("namespace=\"{}\"", world.namespace), "name=\"shop\"".to_owned(), "reason=\"Succeeded\"".to_owned()];
+    let labels = [
+        format!("namespace=\"{}\"", world.namespace),
+        "name=\"shop\"".to_owned(),
+        "reason=\"Succeeded\"".to_owned(),
+    ];
     let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
     look(Duration::from_secs(10), || async {
         let count = controller.metric("stageset_reconcile_total", &labels).await;
-        if count >= 1.0 { Ok(()) } else { Err(controller.metrics_text().await) }
+        if count >= 1.0 {
+            Ok(())
+        } else {
+            Err(controller.metrics_text().await)
+        }
     })
     .await
     .expect("the pass is counted");
@@ -53,19 +67,33 @@ async fn a_controller_without_an_api_server_is_alive_but_not_ready_and_heals() {
     world.proxy.heal();
     controller.until_ready().await;
     world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
-    stageset("shop").stage(stage("app", "app")).apply(&world).await.until_ready().await;
+    stageset("shop")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await
+        .until_ready()
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_polite_end_is_quick_and_clean() {
     let mut world = World::start("sigterm").await;
-    world.publish("app", &[("claim.yaml", &crate::support::objects::unbound_claim("never"))]).await;
+    world
+        .publish(
+            "app",
+            &[("claim.yaml", &crate::support::objects::unbound_claim("never"))],
+        )
+        .await;
     let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
     shop.until_phase("app", "Verifying").await;
     let began = std::time::Instant::now();
     let status = world.controller().stop().await;
     assert_eq!(status.code(), Some(0));
-    assert!(began.elapsed() < Duration::from_secs(5), "it took {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "it took {:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,18 +113,34 @@ fn binary() -> Command {
 
 #[test]
 fn wrong_flags_are_refused_before_any_contact_with_a_server() {
-    for args in [vec!["--no-such-flag"], vec!["--default-interval=0s"], vec!["--inventory-shard-cap=0"], vec!["--log-level=loud"]] {
-        let output = binary().args(&args).env("KUBECONFIG", "/nonexistent").output().expect("it runs");
+    for args in [
+        vec!["--no-such-flag"],
+        vec!["--default-interval=0s"],
+        vec!["--inventory-shard-cap=0"],
+        vec!["--log-level=loud"],
+    ] {
+        let output = binary()
+            .args(&args)
+            .env("KUBECONFIG", "/nonexistent")
+            .output()
+            .expect("it runs");
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let name = args[0].split('=').next().unwrap_or_default();
-        assert!(said.contains(name.trim_start_matches('-')) || said.contains("interval") || said.contains("level"), "{args:?}: {said}");
+        assert!(
+            said.contains(name.trim_start_matches('-')) || said.contains("interval") || said.contains("level"),
+            "{args:?}: {said}"
+        );
     }
 }
 
 #[test]
 fn a_missing_kubeconfig_ends_with_one() {
-    let output = binary().env("KUBECONFIG", "/nonexistent").env_remove("KUBERNETES_SERVICE_HOST").output().expect("it runs");
+    let output = binary()
+        .env("KUBECONFIG", "/nonexistent")
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .output()
+        .expect("it runs");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("/nonexistent"), "{said}");
@@ -105,7 +149,14 @@ fn a_missing_kubeconfig_ends_with_one() {
 #[test]
 fn help_names_every_flag_of_this_harness() {
     let text = process::run(binary().arg("--help")).expect("help");
-    for flag in ["--watch-namespaces", "--leader-elect", "--events-addr", "--insecure-allow-loopback", "--concurrent", "--max-teardown-wait"] {
+    for flag in [
+        "--watch-namespaces",
+        "--leader-elect",
+        "--events-addr",
+        "--insecure-allow-loopback",
+        "--concurrent",
+        "--max-teardown-wait",
+    ] {
         assert!(text.contains(flag), "no {flag} in\n{text}");
     }
 }

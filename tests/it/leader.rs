@@ -13,15 +13,26 @@ const LEASE: &str = "stageset-controller.stages.metio.wtf";
 
 async fn holder(world: &World) -> Option<String> {
     let lease = world.cluster.get(&objects::leases(), &world.namespace, LEASE).await?;
-    lease["spec"]["holderIdentity"].as_str().filter(|h| !h.is_empty()).map(str::to_owned)
+    lease["spec"]["holderIdentity"]
+        .as_str()
+        .filter(|h| !h.is_empty())
+        .map(str::to_owned)
 }
 
 /// A leading replica and a standby.
 async fn pair(name: &str) -> (World, Controller, Controller) {
-    let world = World::builder(name).flag("--leader-elect").without_controller().start().await;
+    let world = World::builder(name)
+        .flag("--leader-elect")
+        .without_controller()
+        .start()
+        .await;
     let mut leader = world.replica("a");
     leader.until_ready().await;
-    look(Duration::from_secs(30), || async { holder(&world).await.ok_or("nobody holds the lease".to_owned()) }).await.expect("a leader");
+    look(Duration::from_secs(30), || async {
+        holder(&world).await.ok_or("nobody holds the lease".to_owned())
+    })
+    .await
+    .expect("a leader");
     let mut standby = world.replica("b");
     standby.until_ready().await;
     (world, leader, standby)
@@ -35,6 +46,7 @@ async fn a_standby_is_ready_and_takes_over_when_the_leader_dies() {
     world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
     let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
     shop.until_ready().await;
+    shop.until_event("Succeeded").await;
     assert_eq!(shop.event_count("Succeeded").await, 1, "one of them did the work");
 
     leader.kill();
@@ -53,7 +65,11 @@ async fn a_leader_that_lost_its_lease_ends_itself() {
     process::freeze(leader.pid());
     look(Duration::from_secs(40), || async {
         let now = holder(&world).await;
-        if now.as_deref() == Some(&before) { Err(format!("{now:?} still leads")) } else { Ok(()) }
+        if now.as_deref() == Some(&before) {
+            Err(format!("{now:?} still leads"))
+        } else {
+            Ok(())
+        }
     })
     .await
     .expect("the standby takes over");
@@ -61,6 +77,11 @@ async fn a_leader_that_lost_its_lease_ends_itself() {
     let status = leader.until_ended(Duration::from_secs(20)).await;
     assert_eq!(status.and_then(|s| s.code()), Some(1), "{}", leader.tail(20));
     world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
-    stageset("shop").stage(stage("app", "app")).apply(&world).await.until_ready().await;
+    stageset("shop")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await
+        .until_ready()
+        .await;
     assert!(standby.running());
 }

@@ -14,7 +14,10 @@ use crate::support::{
 
 /// Installs a kind that only this test has, and tells its name.
 pub async fn own_kind(world: &World) -> Kind {
-    let kind = Kind::new("late.stageset.test/v1", &format!("Thing{:06x}", rand::random_range(0..0x0100_0000_u32)));
+    let kind = Kind::new(
+        "late.stageset.test/v1",
+        &format!("Thing{:06x}", rand::random_range(0..0x0100_0000_u32)),
+    );
     install(world, &kind).await;
     kind
 }
@@ -31,10 +34,6 @@ async fn install(world: &World, kind: &Kind) {
                 "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }],
         },
     });
-    world.cluster.apply(&crd, "").await;
-    let name = crd["metadata"]["name"].as_str().expect("a name");
-    let established = |crd: &serde_json::Value| crd["status"].to_string().contains("\"Established\"");
-    world.cluster.until(&objects::crds(), "", name, "established", established).await;
     // The controller's right to watch it, as an administrator would grant for a producer.
     let rights = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
@@ -49,6 +48,13 @@ async fn install(world: &World, kind: &Kind) {
         "subjects": [{ "kind": "ServiceAccount", "name": "controller", "namespace": world.namespace }],
     });
     world.cluster.apply(&binding, "").await;
+    world.cluster.apply(&crd, "").await;
+    let name = crd["metadata"]["name"].as_str().expect("a name");
+    let established = |crd: &serde_json::Value| crd["status"].to_string().contains("\"Established\"");
+    world
+        .cluster
+        .until(&objects::crds(), "", name, "established", established)
+        .await;
 }
 
 /// Removes a kind and all its objects.
@@ -61,14 +67,20 @@ pub async fn remove_own_kind(world: &World, kind: &Kind) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_wakes_its_stageset_at_once() {
     let world = World::start("wake").await;
-    let shop = stageset("shop").interval("1h").retry_interval("1h").stage(stage("app", "app")).apply(&world).await;
+    let shop = stageset("shop")
+        .interval("1h")
+        .retry_interval("1h")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
     shop.until_reason("ArtifactNotFound").await;
     world.publish("app", &[("map.yaml", &configmap("map", "1"))]).await;
     shop.until_ready_within(Duration::from_secs(5)).await;
     for value in ["2", "3"] {
         let revision = world.publish("app", &[("map.yaml", &configmap("map", value))]).await;
         let wanted = |s: &serde_json::Value| s.to_string().contains(&revision);
-        shop.until_within("at the new revision", Duration::from_secs(5), wanted).await;
+        shop.until_within("at the new revision", Duration::from_secs(5), wanted)
+            .await;
     }
 }
 
@@ -81,19 +93,33 @@ async fn a_source_in_another_watched_namespace_wakes_its_stageset() {
     world.set_flag("--watch-namespaces", &flag);
     world.start_controller().await;
     let source = json!({ "name": "shared", "namespace": elsewhere });
-    let shop = stageset("shop").interval("1h").retry_interval("1h").stage(stage_from("app", source)).apply(&world).await;
+    let shop = stageset("shop")
+        .interval("1h")
+        .retry_interval("1h")
+        .stage(stage_from("app", source))
+        .apply(&world)
+        .await;
     shop.until_reason("ResolveFailed").await;
     let object = json!({ "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "ExternalArtifact", "metadata": { "name": "shared" }, "spec": {} });
     world.cluster.apply(&object, &elsewhere).await;
     for value in ["1", "2"] {
         let bytes = Archive::of(&[("map.yaml", &configmap("map", value))]).gzip();
         let digest = archive::sha256(&bytes);
-        let url = world.artifacts.put(&format!("{value}.tar.gz"), Answer::Bytes(bytes.into()));
+        let url = world
+            .artifacts
+            .put(&format!("{value}.tar.gz"), Answer::Bytes(bytes.into()));
         let status = crate::support::world::artifact_status(&url, value, &digest, true);
-        world.cluster.patch_status(&objects::external_artifacts(), &elsewhere, "shared", status).await;
+        world
+            .cluster
+            .patch_status(&objects::external_artifacts(), &elsewhere, "shared", status)
+            .await;
         look(Duration::from_secs(10), || async {
             let seen = world.config_value("map").await;
-            if seen.as_deref() == Some(value) { Ok(()) } else { Err(format!("{seen:?}")) }
+            if seen.as_deref() == Some(value) {
+                Ok(())
+            } else {
+                Err(format!("{seen:?}"))
+            }
         })
         .await
         .expect("the artifact of the other namespace is applied");
@@ -105,7 +131,10 @@ async fn a_source_in_another_watched_namespace_wakes_its_stageset() {
 async fn a_namesake_in_another_namespace_wakes_nobody() {
     let mut world = World::builder("namesake").without_controller().start().await;
     let elsewhere = world.another_namespace("b").await;
-    world.set_flag("--watch-namespaces", &format!("--watch-namespaces={},{elsewhere}", world.namespace));
+    world.set_flag(
+        "--watch-namespaces",
+        &format!("--watch-namespaces={},{elsewhere}", world.namespace),
+    );
     world.start_controller().await;
     world.publish("app", &[("map.yaml", &configmap("map", "1"))]).await;
     let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
@@ -115,18 +144,33 @@ async fn a_namesake_in_another_namespace_wakes_nobody() {
     let object = json!({ "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "ExternalArtifact", "metadata": { "name": "app" }, "spec": {} });
     world.cluster.apply(&object, &elsewhere).await;
     let status = crate::support::world::artifact_status("http://127.0.0.1:1/x", "v9", &archive::sha256(b"x"), true);
-    world.cluster.patch_status(&objects::external_artifacts(), &elsewhere, "app", status).await;
+    world
+        .cluster
+        .patch_status(&objects::external_artifacts(), &elsewhere, "app", status)
+        .await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let tally = world.proxy.since(mark);
-    assert!(tally.object_reads().is_empty() && tally.writes().is_empty(), "\n{}", tally.lines());
+    assert!(
+        tally.object_reads().is_empty() && tally.writes().is_empty(),
+        "\n{}",
+        tally.lines()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producer_whose_kind_appears_later_is_watched_without_a_restart() {
     let world = World::start("late-kind").await;
-    let kind = Kind::new("late.stageset.test/v1", &format!("Late{:06x}", rand::random_range(0..0x0100_0000_u32)));
+    let kind = Kind::new(
+        "late.stageset.test/v1",
+        &format!("Late{:06x}", rand::random_range(0..0x0100_0000_u32)),
+    );
     let source = json!({ "apiVersion": kind.api_version, "kind": kind.kind, "name": "mine" });
-    let shop = stageset("shop").interval("1h").retry_interval("1h").stage(stage_from("app", source)).apply(&world).await;
+    let shop = stageset("shop")
+        .interval("1h")
+        .retry_interval("1h")
+        .stage(stage_from("app", source))
+        .apply(&world)
+        .await;
     shop.until_reason("ArtifactNotFound").await;
     let mark = world.proxy.mark();
     install(&world, &kind).await;
@@ -140,7 +184,9 @@ async fn a_producer_whose_kind_appears_later_is_watched_without_a_restart() {
     .await
     .unwrap_or_else(|seen| panic!("no watch on {kind}: {seen}"));
     world.external_artifact("generated", Some((&kind, "mine"))).await;
-    world.publish("generated", &[("map.yaml", &configmap("map", "1"))]).await;
+    world
+        .publish("generated", &[("map.yaml", &configmap("map", "1"))])
+        .await;
     shop.until_ready_within(Duration::from_secs(10)).await;
     remove_own_kind(&world, &kind).await;
 }
@@ -148,14 +194,23 @@ async fn a_producer_whose_kind_appears_later_is_watched_without_a_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_applied_kind_that_appears_later_is_applied() {
     let world = World::start("late-crd").await;
-    let kind = Kind::new("late.stageset.test/v1", &format!("Applied{:06x}", rand::random_range(0..0x0100_0000_u32)));
-    let object = format!("apiVersion: {}\nkind: {}\nmetadata:\n  name: thing\n", kind.api_version, kind.kind);
+    let kind = Kind::new(
+        "late.stageset.test/v1",
+        &format!("Applied{:06x}", rand::random_range(0..0x0100_0000_u32)),
+    );
+    let object = format!(
+        "apiVersion: {}\nkind: {}\nmetadata:\n  name: thing\n",
+        kind.api_version, kind.kind
+    );
     world.publish("app", &[("thing.yaml", &object)]).await;
     let spec = stage("app", "app").set("readyChecks", json!({ "disableWait": true }));
     let shop = stageset("shop").retry_interval("1s").stage(spec).apply(&world).await;
     let ready = shop.until_reason("StageFailed").await;
     let message = ready["message"].as_str().unwrap_or_default();
-    assert!(message.contains(&kind.kind) && message.contains("late.stageset.test"), "{message}");
+    assert!(
+        message.contains(&kind.kind) && message.contains("late.stageset.test"),
+        "{message}"
+    );
     install(&world, &kind).await;
     shop.until_ready_within(Duration::from_secs(15)).await;
     shop.delete().await;

@@ -23,7 +23,11 @@ async fn time_to_ready(world: &World, name: &str) -> Duration {
     let set = stageset(name).stage(stage("app", name)).apply(world).await;
     let began = Instant::now();
     while condition_of(&set.status().await, "Ready").is_none_or(|c| c["status"] != "True") {
-        assert!(began.elapsed() < Duration::from_secs(60), "{name} is not ready\n{}", world.report().await);
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{name} is not ready\n{}",
+            world.report().await
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     began.elapsed()
@@ -55,15 +59,25 @@ async fn two_hundred_stuck_stagesets_hold_nothing_up() {
         .await;
     look(Duration::from_secs(120), || async {
         let all = world.cluster.list(&objects::stagesets(), &world.namespace, "").await;
-        let waiting = all.iter().filter(|s| stage_of(&s["status"], "never")["phase"] == "Verifying").count();
-        if waiting == 200 { Ok(()) } else { Err(format!("{waiting} of 200 are verifying")) }
+        let waiting = all
+            .iter()
+            .filter(|s| stage_of(&s["status"], "never")["phase"] == "Verifying")
+            .count();
+        if waiting == 200 {
+            Ok(())
+        } else {
+            Err(format!("{waiting} of 200 are verifying"))
+        }
     })
     .await
     .expect("every stuck StageSet waits");
 
     let beside = median_to_ready(&world, "beside", 21).await;
     println!("healthy StageSet to Ready: {alone:?} alone, {beside:?} beside 200 stuck ones");
-    assert!(beside <= 2 * alone, "{beside:?} beside 200 stuck StageSets, {alone:?} alone");
+    assert!(
+        beside <= 2 * alone,
+        "{beside:?} beside 200 stuck StageSets, {alone:?} alone"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,7 +89,11 @@ async fn readiness_is_noticed_at_once() {
         world.publish(&gate, &[("w.yaml", &widget(&gate, 1))]).await;
         world.publish(&after, &[("m.yaml", &configmap(&after, "1"))]).await;
         world.widget(&gate, false).await;
-        let set = stageset(&gate).stage(stage("one", &gate)).stage(stage("two", &after)).apply(&world).await;
+        let set = stageset(&gate)
+            .stage(stage("one", &gate))
+            .stage(stage("two", &after))
+            .apply(&world)
+            .await;
         set.until_phase("one", "Verifying").await;
         // Beyond the busy first moments of a wait, where a poll could be near by chance.
         tokio::time::sleep(Duration::from_millis(300 + 37 * i)).await;
@@ -99,7 +117,13 @@ async fn time_to_replace(world: &World, artifact: &str, good: &str) -> Duration 
     world.publish(artifact, &[("map.yaml", &configmap(good, "1"))]).await;
     let wanted = Match::writes().resource("configmaps").name(good);
     let first = look(Duration::from_secs(50), || async {
-        world.proxy.since(mark).matching(&wanted).first().map(|r| r.started).ok_or_else(String::new)
+        world
+            .proxy
+            .since(mark)
+            .matching(&wanted)
+            .first()
+            .map(|r| r.started)
+            .ok_or_else(String::new)
     })
     .await;
     match first {
@@ -113,14 +137,24 @@ async fn a_failed_revision_is_replaced_within_a_second() {
     let world = World::builder("replace-failed").alone().start().await;
     world.publish("app", &[("w.yaml", &widget("bad", 1))]).await;
     world.failed_widget("bad").await;
-    let set = stageset("shop").retry_interval("1h").stage(stage("app", "app")).apply(&world).await;
+    let set = stageset("shop")
+        .retry_interval("1h")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
     let ready = set.until_reason("StageFailed").await;
     let message = ready["message"].as_str().unwrap_or_default();
-    assert!(message.contains("stage \"app\" verify") && message.contains("bad"), "{message}");
+    assert!(
+        message.contains("stage \"app\" verify") && message.contains("bad"),
+        "{message}"
+    );
     let took = time_to_replace(&world, "app", "good").await;
     assert!(took < Duration::from_secs(1), "it took {took:?}");
     set.until_ready().await;
-    assert!(!world.cluster.exists(&objects::widgets(), &world.namespace, "bad").await, "the bad object is pruned");
+    assert!(
+        !world.cluster.exists(&objects::widgets(), &world.namespace, "bad").await,
+        "the bad object is pruned"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,12 +166,19 @@ async fn a_crash_looping_revision_is_replaced_within_a_second() {
     let set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
     look(Duration::from_secs(30), || async {
         let pods = world.cluster.list(&objects::pods(), &world.namespace, "app=web").await;
-        let looping = pods.iter().any(|p| p["status"].to_string().contains("CrashLoopBackOff"));
-        if looping { Ok(()) } else { Err(format!("{} pods", pods.len())) }
+        let looping = pods
+            .iter()
+            .any(|p| p["status"].to_string().contains("CrashLoopBackOff"));
+        if looping {
+            Ok(())
+        } else {
+            Err(format!("{} pods", pods.len()))
+        }
     })
     .await
     .expect("the pod crashes");
-    set.until("naming what it waits for", |s| s.to_string().contains("web")).await;
+    set.until("naming what it waits for", |s| s.to_string().contains("web"))
+        .await;
     let took = time_to_replace(&world, "app", "good").await;
     assert!(took < Duration::from_secs(1), "it took {took:?}");
     set.until_ready().await;
@@ -153,8 +194,14 @@ async fn a_run_in_motion_is_let_finish_and_a_standing_one_is_replaced() {
     // Nothing has changed for less than 30 s: it may still get there.
     let took = time_to_replace(&world, "app", "good").await;
     let waited = began.elapsed();
-    assert!(took > Duration::from_secs(20), "a fresh wait was cut off after {took:?}");
-    assert!(waited < Duration::from_secs(40), "a standing wait was kept for {waited:?}");
+    assert!(
+        took > Duration::from_secs(20),
+        "a fresh wait was cut off after {took:?}"
+    );
+    assert!(
+        waited < Duration::from_secs(40),
+        "a standing wait was kept for {waited:?}"
+    );
     set.until_ready().await;
 }
 
@@ -175,15 +222,30 @@ async fn a_verify_that_runs_out_of_time_fails_and_says_what_it_waited_for() {
     let world = World::start("timeout").await;
     world.publish("app", &[("claim.yaml", &unbound_claim("never"))]).await;
     world.publish("next", &[("map.yaml", &configmap("next", "1"))]).await;
-    let spec = stageset("shop").retry_interval("1h").stage(stage("app", "app").timeout("3s")).stage(stage("next", "next"));
+    let spec = stageset("shop")
+        .retry_interval("1h")
+        .stage(stage("app", "app").timeout("3s"))
+        .stage(stage("next", "next"));
     let set = spec.apply(&world).await;
     let ready = set.until_reason("StageFailed").await;
     let message = ready["message"].as_str().unwrap_or_default();
-    assert!(message.contains("stage \"app\" verify") && message.contains("never") && message.contains("3s"), "{message}");
+    assert!(
+        message.contains("stage \"app\" verify") && message.contains("never") && message.contains("3s"),
+        "{message}"
+    );
     assert_eq!(set.stage("app").await["phase"], "Failed");
-    assert!(!world.cluster.exists(&objects::configmaps(), &world.namespace, "next").await, "the run halts");
+    assert!(
+        !world
+            .cluster
+            .exists(&objects::configmaps(), &world.namespace, "next")
+            .await,
+        "the run halts"
+    );
     let status = set.status().await;
-    assert_eq!(condition_of(&status, "Reconciling").expect("a retry is due")["reason"], "ProgressingWithRetry");
+    assert_eq!(
+        condition_of(&status, "Reconciling").expect("a retry is due")["reason"],
+        "ProgressingWithRetry"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,7 +253,11 @@ async fn a_failed_stage_recovers_when_its_object_does() {
     let world = World::start("recover").await;
     world.publish("app", &[("w.yaml", &widget("slow", 1))]).await;
     world.widget("slow", false).await;
-    let set = stageset("shop").retry_interval("1h").stage(stage("app", "app").timeout("2s")).apply(&world).await;
+    let set = stageset("shop")
+        .retry_interval("1h")
+        .stage(stage("app", "app").timeout("2s"))
+        .apply(&world)
+        .await;
     set.until_reason("StageFailed").await;
     world.widget("slow", true).await;
     set.until_ready_within(Duration::from_secs(5)).await;
@@ -202,12 +268,20 @@ async fn a_healthy_release_that_turns_unready_is_reported_after_its_bound_and_he
     let world = World::start("later").await;
     world.publish("app", &[("w.yaml", &widget("w", 1))]).await;
     world.widget("w", true).await;
-    let set = stageset("shop").interval("1h").stage(stage("app", "app").timeout("3s")).apply(&world).await;
+    let set = stageset("shop")
+        .interval("1h")
+        .stage(stage("app", "app").timeout("3s"))
+        .apply(&world)
+        .await;
     set.until_ready().await;
 
     world.widget("w", false).await;
     let status = set.until_phase("app", "Verifying").await;
-    assert_eq!(condition_of(&status, "Ready").expect("Ready")["status"], "True", "the bound has not run out");
+    assert_eq!(
+        condition_of(&status, "Ready").expect("Ready")["status"],
+        "True",
+        "the bound has not run out"
+    );
     set.until_reason("StageFailed").await;
     world.widget("w", true).await;
     set.until_ready_within(Duration::from_secs(10)).await;
@@ -222,11 +296,19 @@ async fn a_new_generation_and_a_deletion_end_a_wait_at_once() {
     set.patch_spec(json!({ "suspend": true })).await;
     let began = Instant::now();
     set.until_reason("Suspended").await;
-    assert!(began.elapsed() < Duration::from_secs(2), "suspending took {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "suspending took {:?}",
+        began.elapsed()
+    );
     set.patch_spec(json!({ "suspend": false })).await;
     set.until_phase("app", "Verifying").await;
     set.delete().await;
     let began = Instant::now();
     set.until_gone().await;
-    assert!(began.elapsed() < Duration::from_secs(5), "teardown took {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "teardown took {:?}",
+        began.elapsed()
+    );
 }

@@ -19,7 +19,9 @@ impl Archive {
 
     /// An archive of text files.
     pub fn of(files: &[(&str, &str)]) -> Self {
-        files.iter().fold(Self::new(), |archive, (path, content)| archive.file(path, content))
+        files
+            .iter()
+            .fold(Self::new(), |archive, (path, content)| archive.file(path, content))
     }
 
     /// A regular file.
@@ -102,7 +104,11 @@ impl Archive {
 }
 
 fn put(field: &mut [u8], value: &[u8]) {
-    assert!(value.len() <= field.len(), "{} does not fit a ustar header field", String::from_utf8_lossy(value));
+    assert!(
+        value.len() <= field.len(),
+        "{} does not fit a ustar header field",
+        String::from_utf8_lossy(value)
+    );
     field[..value.len()].copy_from_slice(value);
 }
 
@@ -144,7 +150,10 @@ mod tests {
             .map(|e| e.unwrap())
             .map(|e| (e.path().unwrap().display().to_string(), e.header().size().unwrap()))
             .collect();
-        assert_eq!(names, [("a.yaml".into(), 7), ("dir/b.yaml".into(), 7), ("link".into(), 0)]);
+        assert_eq!(
+            names,
+            [("a.yaml".into(), 7), ("dir/b.yaml".into(), 7), ("link".into(), 0)]
+        );
         assert_eq!(archive.gzip(), bytes, "the same content gives the same bytes");
     }
 
@@ -167,6 +176,9 @@ mod tests {
     #[test]
     fn digests_carry_their_algorithm() {
         assert!(digest("sha512", b"x").starts_with("sha512:") && digest("sha512", b"x").len() == 7 + 128);
-        assert_eq!(sha256(b""), "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        assert_eq!(
+            sha256(b""),
+            "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+        );
     }
 }

@@ -46,7 +46,9 @@ struct Shelf {
 
 impl ArtifactServer {
     pub async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port for artifacts");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a loopback port for artifacts");
         let address = listener.local_addr().expect("the artifact server's address");
         let shelf = Arc::new(Shelf::default());
         let app = Router::new().fallback(serve).with_state(shelf.clone());
@@ -79,7 +81,10 @@ impl ArtifactServer {
 
     /// How often a path was asked for.
     pub fn downloads(&self, path: &str) -> usize {
-        lock(&self.shelf.downloads).get(path.trim_start_matches('/')).copied().unwrap_or(0)
+        lock(&self.shelf.downloads)
+            .get(path.trim_start_matches('/'))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// How often anything was asked for.
@@ -106,9 +111,9 @@ async fn serve(State(shelf): State<Arc<Shelf>>, request: Request) -> Response {
         None => StatusCode::NOT_FOUND.into_response(),
         Some(Answer::Bytes(bytes)) => bytes.into_response(),
         Some(Answer::Redirect(to)) => (StatusCode::FOUND, [(header::LOCATION, to)]).into_response(),
-        Some(Answer::Status(code)) => {
-            StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR).into_response()
-        }
+        Some(Answer::Status(code)) => StatusCode::from_u16(code)
+            .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+            .into_response(),
         Some(Answer::Slow(pause, bytes)) => {
             tokio::time::sleep(pause).await;
             bytes.into_response()
@@ -116,7 +121,11 @@ async fn serve(State(shelf): State<Arc<Shelf>>, request: Request) -> Response {
         Some(Answer::Truncated(bytes)) => {
             let promised = bytes.len() + 1024;
             let frames = futures::stream::iter([Ok(bytes), Err(std::io::Error::other("cut short"))]);
-            ([(header::CONTENT_LENGTH, promised.to_string())], Body::from_stream(frames)).into_response()
+            (
+                [(header::CONTENT_LENGTH, promised.to_string())],
+                Body::from_stream(frames),
+            )
+                .into_response()
         }
     }
 }

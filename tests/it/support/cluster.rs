@@ -37,9 +37,21 @@ impl Cluster {
             .expect("a usable admin kubeconfig");
         config.read_timeout = Some(Duration::from_secs(120));
         let server = config.cluster_url.to_string();
-        let ca_pem = config.root_cert.clone().unwrap_or_default().iter().map(|der| pem(der)).collect::<String>();
+        let ca_pem = config
+            .root_cert
+            .clone()
+            .unwrap_or_default()
+            .iter()
+            .map(|der| pem(der))
+            .collect::<String>();
         let client = Client::try_from(config).expect("an admin client");
-        Self { plane, client, server, ca_pem: ca_pem.into_bytes(), kinds: Mutex::new(BTreeMap::new()) }
+        Self {
+            plane,
+            client,
+            server,
+            ca_pem: ca_pem.into_bytes(),
+            kinds: Mutex::new(BTreeMap::new()),
+        }
     }
 
     /// URL of the API server.
@@ -59,20 +71,27 @@ impl Cluster {
         let gvk = GroupVersionKind::gvk(kind.group(), kind.version(), &kind.kind);
         let (resource, capabilities) = discovery::pinned_kind(&self.client, &gvk).await?;
         let found = (resource, capabilities.scope);
-        self.kinds.lock().expect("the kinds").insert(kind.clone(), found.clone());
+        self.kinds
+            .lock()
+            .expect("the kinds")
+            .insert(kind.clone(), found.clone());
         Ok(found)
     }
 
     async fn api(&self, kind: &Kind, namespace: &str) -> Result<Api<DynamicObject>, kube::Error> {
         let (resource, scope) = self.resolve(kind).await?;
         Ok(match scope {
-            Scope::Namespaced if !namespace.is_empty() => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            Scope::Namespaced if !namespace.is_empty() => {
+                Api::namespaced_with(self.client.clone(), namespace, &resource)
+            }
             _ => Api::all_with(self.client.clone(), &resource),
         })
     }
 
     async fn must_api(&self, kind: &Kind, namespace: &str) -> Api<DynamicObject> {
-        self.api(kind, namespace).await.unwrap_or_else(|e| panic!("{kind} is not served: {e}"))
+        self.api(kind, namespace)
+            .await
+            .unwrap_or_else(|e| panic!("{kind} is not served: {e}"))
     }
 
     /// Server-side apply of one object as the test's own field manager.
@@ -86,9 +105,13 @@ impl Cluster {
     pub async fn try_apply(&self, object: &Value, namespace: &str) -> Result<Value, kube::Error> {
         let kind = Kind::of(object);
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
-        let name = object["metadata"]["name"].as_str().expect("an object to apply has a name");
+        let name = object["metadata"]["name"]
+            .as_str()
+            .expect("an object to apply has a name");
         let api = self.api(&kind, namespace).await?;
-        let applied = api.patch(name, &PatchParams::apply("it").force(), &Patch::Apply(object)).await?;
+        let applied = api
+            .patch(name, &PatchParams::apply("it").force(), &Patch::Apply(object))
+            .await?;
         Ok(serde_json::to_value(applied).expect("an object is JSON"))
     }
 
@@ -108,7 +131,9 @@ impl Cluster {
 
     /// The object; its absence fails the test.
     pub async fn must_get(&self, kind: &Kind, namespace: &str, name: &str) -> Value {
-        self.get(kind, namespace, name).await.unwrap_or_else(|| panic!("{kind} {namespace}/{name} does not exist"))
+        self.get(kind, namespace, name)
+            .await
+            .unwrap_or_else(|| panic!("{kind} {namespace}/{name} does not exist"))
     }
 
     pub async fn exists(&self, kind: &Kind, namespace: &str, name: &str) -> bool {
@@ -117,9 +142,16 @@ impl Cluster {
 
     /// Objects of a kind, all namespaces when `namespace` is empty; `selector` is a label selector.
     pub async fn list(&self, kind: &Kind, namespace: &str, selector: &str) -> Vec<Value> {
-        let list = self.must_api(kind, namespace).await.list(&ListParams::default().labels(selector)).await;
+        let list = self
+            .must_api(kind, namespace)
+            .await
+            .list(&ListParams::default().labels(selector))
+            .await;
         let list = list.unwrap_or_else(|e| panic!("list {kind} in {namespace}: {e}"));
-        list.items.into_iter().map(|o| serde_json::to_value(o).expect("an object is JSON")).collect()
+        list.items
+            .into_iter()
+            .map(|o| serde_json::to_value(o).expect("an object is JSON"))
+            .collect()
     }
 
     /// Merge patch.
@@ -134,19 +166,32 @@ impl Cluster {
     pub async fn patch_status(&self, kind: &Kind, namespace: &str, name: &str, status: Value) -> Value {
         let api = self.must_api(kind, namespace).await;
         let patch = json!({ "status": status });
-        let patched = api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        let patched = api
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
         let patched = patched.unwrap_or_else(|e| panic!("patch status of {kind} {namespace}/{name}: {e}"));
         serde_json::to_value(patched).expect("an object is JSON")
     }
 
     /// Sets an annotation; `None` removes it.
     pub async fn annotate(&self, kind: &Kind, namespace: &str, name: &str, key: &str, value: Option<&str>) {
-        self.patch(kind, namespace, name, json!({ "metadata": { "annotations": { key: value } } })).await;
+        self.patch(
+            kind,
+            namespace,
+            name,
+            json!({ "metadata": { "annotations": { key: value } } }),
+        )
+        .await;
     }
 
     /// Deletes in the background; an absent object is fine.
     pub async fn delete(&self, kind: &Kind, namespace: &str, name: &str) {
-        match self.must_api(kind, namespace).await.delete(name, &DeleteParams::background()).await {
+        match self
+            .must_api(kind, namespace)
+            .await
+            .delete(name, &DeleteParams::background())
+            .await
+        {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(e) => panic!("delete {kind} {namespace}/{name}: {e}"),
@@ -164,7 +209,11 @@ impl Cluster {
     ) -> Value {
         look(super::PATIENCE, || async {
             let object = self.get(kind, namespace, name).await.ok_or("it does not exist")?;
-            if good(&object) { Ok(object) } else { Err(object.to_string()) }
+            if good(&object) {
+                Ok(object)
+            } else {
+                Err(object.to_string())
+            }
         })
         .await
         .unwrap_or_else(|seen| panic!("{kind} {namespace}/{name} never was {what}: {seen}"))
@@ -186,7 +235,13 @@ impl Cluster {
 fn pem(der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
-    let lines: Vec<String> =
-        text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned()).collect();
-    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+    let lines: Vec<String> = text
+        .as_bytes()
+        .chunks(64)
+        .map(|line| String::from_utf8_lossy(line).into_owned())
+        .collect();
+    format!(
+        "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
+        lines.join("\n")
+    )
 }

@@ -39,17 +39,33 @@ impl Controller {
     /// Starts the binary and returns at once; see [`Self::until_ready`].
     pub fn start(launch: Launch) -> Self {
         super::install_crypto();
-        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build().expect("a client");
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(10))
+            .build()
+            .expect("a client");
         let log = log_file(&launch.name);
         let (health, metrics) = (process::free_port(), process::free_port());
-        let mut controller = Self { launch, child: None, health, metrics, log, starts: 0, client };
+        let mut controller = Self {
+            launch,
+            child: None,
+            health,
+            metrics,
+            log,
+            starts: 0,
+            client,
+        };
         controller.spawn();
         controller
     }
 
     fn spawn(&mut self) {
         self.starts += 1;
-        let log = fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("the controller's log file");
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .expect("the controller's log file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_stageset-controller"));
         command
             .arg(format!("--health-probe-bind-address=127.0.0.1:{}", self.health))
@@ -228,7 +244,11 @@ pub fn sum(text: &str, name: &str, labels: &[&str]) -> f64 {
 pub fn tail(path: &Path, lines: usize) -> String {
     let log = fs::read_to_string(path).unwrap_or_default();
     let all: Vec<&str> = log.lines().collect();
-    format!("--- {} (last {lines} lines)\n{}\n", path.display(), all[all.len().saturating_sub(lines)..].join("\n"))
+    format!(
+        "--- {} (last {lines} lines)\n{}\n",
+        path.display(),
+        all[all.len().saturating_sub(lines)..].join("\n")
+    )
 }
 
 fn log_file(name: &str) -> PathBuf {

@@ -26,7 +26,11 @@ impl ControlPlane {
     /// The instance all tests of this process share; the first caller starts it.
     pub async fn shared() -> &'static Self {
         tokio::task::spawn_blocking(|| {
-            let name = if reuse() { "it".to_owned() } else { format!("it-{}", std::process::id()) };
+            let name = if reuse() {
+                "it".to_owned()
+            } else {
+                format!("it-{}", std::process::id())
+            };
             match SHARED.get_or_init(|| Self::up(&name)) {
                 Ok(plane) => plane,
                 Err(problem) => panic!("no control plane to test against: {problem}"),
@@ -49,7 +53,10 @@ impl ControlPlane {
         process::run(testenv().args(["up", "--name", name, "--with", "flux"]))?;
         let json = process::run(testenv().args(["env", "--name", name, "--json"]))?;
         let env = serde_json::from_str(&json).map_err(|e| format!("testenv env --json: {e}: {json}"))?;
-        let plane = Self { name: name.to_owned(), env };
+        let plane = Self {
+            name: name.to_owned(),
+            env,
+        };
         if !reuse() {
             plane.take_down_with_this_process();
         }
@@ -74,7 +81,11 @@ impl ControlPlane {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        assert!(watcher.is_ok(), "the watcher that takes {} down: {watcher:?}", self.name);
+        assert!(
+            watcher.is_ok(),
+            "the watcher that takes {} down: {watcher:?}",
+            self.name
+        );
     }
 
     /// Our CRDs, the fixtures' CRDs and the controller's rights.
@@ -82,10 +93,22 @@ impl ControlPlane {
         let crds = process::root().join("crds");
         let has_crds = fs::read_dir(&crds).is_ok_and(|mut files| files.next().is_some());
         if has_crds {
-            self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &crds.display().to_string()])?;
+            self.kubectl(&[
+                "apply",
+                "--server-side",
+                "--force-conflicts",
+                "-f",
+                &crds.display().to_string(),
+            ])?;
         }
         let fixtures = process::root().join("tests/it/fixtures");
-        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &fixtures.display().to_string()])?;
+        self.kubectl(&[
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "-f",
+            &fixtures.display().to_string(),
+        ])?;
         self.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd", "--all"])?;
         Ok(())
     }
@@ -94,7 +117,11 @@ impl ControlPlane {
     pub fn var(&self, name: &str) -> &str {
         self.env.get(name).unwrap_or_else(|| {
             let names: Vec<&str> = self.env.keys().map(String::as_str).collect();
-            panic!("testenv env {} gives no {name}; it gives {}", self.name, names.join(", "))
+            panic!(
+                "testenv env {} gives no {name}; it gives {}",
+                self.name,
+                names.join(", ")
+            )
         })
     }
 

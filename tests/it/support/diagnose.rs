@@ -15,7 +15,10 @@ pub async fn report(cluster: &Cluster, namespace: &str, log: &str, proxy: &Fault
         );
     }
     for inventory in cluster.list(&objects::inventories(), namespace, "").await {
-        text += &format!("--- StageInventory {}: {}\n", inventory["metadata"]["name"], inventory["spec"]["entries"]);
+        text += &format!(
+            "--- StageInventory {}: {}\n",
+            inventory["metadata"]["name"], inventory["spec"]["entries"]
+        );
     }
     text += "--- Events\n";
     for event in cluster.list(&objects::events(), namespace, "").await {
@@ -27,7 +30,12 @@ pub async fn report(cluster: &Cluster, namespace: &str, log: &str, proxy: &Fault
     let skip = writes.count().saturating_sub(40);
     let lines = writes.lines();
     let last: Vec<&str> = lines.lines().skip(skip).collect();
-    text += &format!("--- Writes of the controller (last {} of {})\n{}\n", last.len(), writes.count(), last.join("\n"));
+    text += &format!(
+        "--- Writes of the controller (last {} of {})\n{}\n",
+        last.len(),
+        writes.count(),
+        last.join("\n")
+    );
     text + log
 }
 

@@ -3,7 +3,11 @@
 //! A test begins with [`World::start`], which gives it a namespace of its own with a tenant
 //! ServiceAccount, a fault proxy, and a controller that watches that namespace alone.
 
-#![allow(dead_code, unused_imports, reason = "each capability uses its own part of the harness")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each capability uses its own part of the harness"
+)]
 
 pub mod archive;
 pub mod artifacts;
@@ -63,7 +67,10 @@ where
 
 /// A seed for what is drawn at random: `STAGESET_SEED` where it is set, else new; always printed.
 pub fn seed() -> u64 {
-    let seed = std::env::var("STAGESET_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    let seed = std::env::var("STAGESET_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or_else(rand::random);
     println!("STAGESET_SEED={seed}");
     seed
 }

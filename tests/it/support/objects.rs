@@ -13,13 +13,24 @@ pub struct Kind {
 
 impl Kind {
     pub fn new(api_version: &str, kind: &str) -> Self {
-        Self { api_version: api_version.to_owned(), kind: kind.to_owned() }
+        Self {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+        }
     }
 
     /// The kind an object says it is.
     pub fn of(object: &Value) -> Self {
-        let text = |key: &str| object[key].as_str().unwrap_or_else(|| panic!("no {key} in {object}")).to_owned();
-        Self { api_version: text("apiVersion"), kind: text("kind") }
+        let text = |key: &str| {
+            object[key]
+                .as_str()
+                .unwrap_or_else(|| panic!("no {key} in {object}"))
+                .to_owned()
+        };
+        Self {
+            api_version: text("apiVersion"),
+            kind: text("kind"),
+        }
     }
 
     /// Empty for the core group.
@@ -28,7 +39,9 @@ impl Kind {
     }
 
     pub fn version(&self) -> &str {
-        self.api_version.rsplit_once('/').map_or(&self.api_version, |(_, version)| version)
+        self.api_version
+            .rsplit_once('/')
+            .map_or(&self.api_version, |(_, version)| version)
     }
 }
 
@@ -133,9 +146,18 @@ mod tests {
 
     #[test]
     fn sample_manifests_are_what_they_say() {
-        let text = multi(&[configmap("a", "1"), widget("b", 2), unbound_claim("c"), deployment("d", "img", 3), service("e", 80)]);
+        let text = multi(&[
+            configmap("a", "1"),
+            widget("b", 2),
+            unbound_claim("c"),
+            deployment("d", "img", 3),
+            service("e", 80),
+        ]);
         let kinds: Vec<String> = documents(&text).iter().map(|o| Kind::of(o).kind).collect();
-        assert_eq!(kinds, ["ConfigMap", "Widget", "PersistentVolumeClaim", "Deployment", "Service"]);
+        assert_eq!(
+            kinds,
+            ["ConfigMap", "Widget", "PersistentVolumeClaim", "Deployment", "Service"]
+        );
     }
 
     #[test]

@@ -45,8 +45,14 @@ pub fn rss_kib(pid: u32) -> u64 {
 pub fn cpu_time(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The command in brackets may hold blanks; the fields after it are counted from 3.
-    let fields: Vec<&str> = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
-    let ticks: u64 = [11, 12].iter().filter_map(|&i| fields.get(i)?.parse::<u64>().ok()).sum();
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .map(|(_, rest)| rest.split_whitespace().collect())
+        .unwrap_or_default();
+    let ticks: u64 = [11, 12]
+        .iter()
+        .filter_map(|&i| fields.get(i)?.parse::<u64>().ok())
+        .sum();
     Duration::from_millis(ticks * 10)
 }
 
@@ -58,7 +64,11 @@ pub fn run(command: &mut Command) -> Result<String, String> {
     if output.status.success() {
         return Ok(stdout);
     }
-    Err(format!("{line}: {}\n{stdout}{}", output.status, String::from_utf8_lossy(&output.stderr)))
+    Err(format!(
+        "{line}: {}\n{stdout}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    ))
 }
 
 /// The repository's root.
@@ -67,14 +77,18 @@ pub fn root() -> &'static Path {
 }
 
 /// Ports this process has handed out, so that no two controllers of it get the same.
-static GIVEN: std::sync::Mutex<std::collections::BTreeSet<u16>> = std::sync::Mutex::new(std::collections::BTreeSet::new());
+static GIVEN: std::sync::Mutex<std::collections::BTreeSet<u16>> =
+    std::sync::Mutex::new(std::collections::BTreeSet::new());
 
 /// A loopback port nothing listens on right now, never given twice to one test process.
 pub fn free_port() -> u16 {
     for _ in 0..1000 {
         // Below the range the kernel takes for outgoing connections, above what testenv prefers.
         let candidate = rand::random_range(13_000..19_999);
-        let fresh = GIVEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(candidate);
+        let fresh = GIVEN
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .insert(candidate);
         if fresh && std::net::TcpListener::bind(("127.0.0.1", candidate)).is_ok() {
             return candidate;
         }
@@ -102,7 +116,10 @@ mod tests {
     #[test]
     fn a_failing_command_shows_what_it_said() {
         let said = run(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"])).unwrap_err();
-        assert!(said.contains("out") && said.contains("err") && said.contains('3'), "{said}");
+        assert!(
+            said.contains("out") && said.contains("err") && said.contains('3'),
+            "{said}"
+        );
     }
 
     #[test]

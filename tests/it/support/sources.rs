@@ -19,10 +19,16 @@ impl GitRepo {
         let unique = format!("{}-{name}.git", world.namespace);
         let bare = Path::new(plane.var("TESTENV_GIT_ROOT")).join(&unique);
         let work = world.scratch(&format!("git-{name}"));
-        git(&work, &["init", "-q", "--bare", "-b", "main", &bare.display().to_string()]);
+        git(
+            &work,
+            &["init", "-q", "--bare", "-b", "main", &bare.display().to_string()],
+        );
         git(&work, &["init", "-q", "-b", "main", "."]);
         git(&work, &["remote", "add", "origin", &bare.display().to_string()]);
-        Self { work, url: format!("{}/{unique}", plane.var("TESTENV_GIT_URL").trim_end_matches('/')) }
+        Self {
+            work,
+            url: format!("{}/{unique}", plane.var("TESTENV_GIT_URL").trim_end_matches('/')),
+        }
     }
 
     /// Replaces the content with these files and pushes; gives the revision Flux will show.
@@ -30,13 +36,20 @@ impl GitRepo {
         for entry in fs::read_dir(&self.work).expect("the work tree").flatten() {
             if entry.file_name() != ".git" {
                 let path = entry.path();
-                let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                let removed = if path.is_dir() {
+                    fs::remove_dir_all(&path)
+                } else {
+                    fs::remove_file(&path)
+                };
                 removed.expect("an old file is removed");
             }
         }
         write_files(&self.work, files);
         git(&self.work, &["add", "-A"]);
-        git(&self.work, &["commit", "-q", "--allow-empty", "-m", "Change the application"]);
+        git(
+            &self.work,
+            &["commit", "-q", "--allow-empty", "-m", "Change the application"],
+        );
         git(&self.work, &["push", "-q", "origin", "HEAD:main"]);
         format!("main@sha1:{}", git(&self.work, &["rev-parse", "HEAD"]).trim())
     }
@@ -106,7 +119,16 @@ pub async fn bucket_source(world: &World, name: &str, bucket: &str) {
 /// Asks source-controller to look again now, and waits until the source has another revision than before.
 pub async fn refresh(world: &World, kind: &objects::Kind, name: &str, before: &str) -> String {
     let token = uuid::Uuid::new_v4().to_string();
-    world.cluster.annotate(kind, &world.namespace, name, "reconcile.fluxcd.io/requestedAt", Some(&token)).await;
+    world
+        .cluster
+        .annotate(
+            kind,
+            &world.namespace,
+            name,
+            "reconcile.fluxcd.io/requestedAt",
+            Some(&token),
+        )
+        .await;
     revision(world, kind, name, |r| r != before).await
 }
 
@@ -119,11 +141,15 @@ async fn revision(world: &World, kind: &objects::Kind, name: &str, good: impl Fn
     let source = world
         .cluster
         .until(kind, &world.namespace, name, "ready with an artifact", |source| {
-            let ready = super::stageset::condition_of(&source["status"], "Ready").is_some_and(|c| c["status"] == "True");
+            let ready =
+                super::stageset::condition_of(&source["status"], "Ready").is_some_and(|c| c["status"] == "True");
             ready && source["status"]["artifact"]["revision"].as_str().is_some_and(&good)
         })
         .await;
-    source["status"]["artifact"]["revision"].as_str().unwrap_or_default().to_owned()
+    source["status"]["artifact"]["revision"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn write_files(folder: &Path, files: &[(&str, &str)]) {
@@ -138,7 +164,14 @@ fn git(folder: &Path, args: &[&str]) -> String {
     let mut command = Command::new("git");
     command
         .current_dir(folder)
-        .args(["-c", "user.name=Test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false"])
+        .args([
+            "-c",
+            "user.name=Test",
+            "-c",
+            "user.email=test@example.com",
+            "-c",
+            "commit.gpgsign=false",
+        ])
         .args(args)
         .env_remove("GIT_DIR");
     process::run(&mut command).unwrap_or_else(|e| panic!("git: {e}"))

@@ -24,7 +24,11 @@ pub struct Stage(Value);
 /// Begins a StageSet: the tenant's identity, an interval long enough not to disturb a test.
 pub fn stageset(name: &str) -> Spec {
     let spec = json!({ "interval": "1h", "retryInterval": "2s", "serviceAccountName": "tenant", "stages": [] });
-    Spec { name: name.to_owned(), annotations: BTreeMap::new(), spec }
+    Spec {
+        name: name.to_owned(),
+        annotations: BTreeMap::new(),
+        spec,
+    }
 }
 
 /// A stage that takes an ExternalArtifact of this name.
@@ -60,7 +64,10 @@ impl Stage {
 
 impl Spec {
     pub fn stage(mut self, stage: Stage) -> Self {
-        self.spec["stages"].as_array_mut().expect("stages are a list").push(stage.0);
+        self.spec["stages"]
+            .as_array_mut()
+            .expect("stages are a list")
+            .push(stage.0);
         self
     }
 
@@ -125,20 +132,35 @@ pub struct StageSet<'w> {
 impl<'w> StageSet<'w> {
     /// A StageSet that exists already.
     pub async fn named(world: &'w World, name: &str) -> Self {
-        let object = world.cluster.must_get(&objects::stagesets(), &world.namespace, name).await;
+        let object = world
+            .cluster
+            .must_get(&objects::stagesets(), &world.namespace, name)
+            .await;
         let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
-        Self { world, namespace: world.namespace.clone(), name: name.to_owned(), generation }
+        Self {
+            world,
+            namespace: world.namespace.clone(),
+            name: name.to_owned(),
+            generation,
+        }
     }
 
     /// The object as it is now.
     pub async fn get(&self) -> Value {
-        self.world.cluster.must_get(&objects::stagesets(), &self.namespace, &self.name).await
+        self.world
+            .cluster
+            .must_get(&objects::stagesets(), &self.namespace, &self.name)
+            .await
     }
 
     /// Its status, an empty object where there is none.
     pub async fn status(&self) -> Value {
         let object = self.get().await;
-        if object["status"].is_null() { json!({}) } else { object["status"].clone() }
+        if object["status"].is_null() {
+            json!({})
+        } else {
+            object["status"].clone()
+        }
     }
 
     /// Status entry of a stage.
@@ -179,7 +201,10 @@ impl<'w> StageSet<'w> {
 
     /// Waits until a stage is applied at a revision.
     pub async fn until_applied(&self, stage: &str, revision: &str) -> Value {
-        self.until(&format!("stage {stage} at {revision}"), |s| stage_of(s, stage)["appliedRevision"] == revision).await
+        self.until(&format!("stage {stage} at {revision}"), |s| {
+            stage_of(s, stage)["appliedRevision"] == revision
+        })
+        .await
     }
 
     /// Waits until every stage is `Ready` at the pinned revisions and Ready is True, after a new revision.
@@ -194,7 +219,10 @@ impl<'w> StageSet<'w> {
 
     /// Waits until a stage is in a phase.
     pub async fn until_phase(&self, stage: &str, phase: &str) -> Value {
-        self.until(&format!("stage {stage} in phase {phase}"), |s| stage_of(s, stage)["phase"] == phase).await
+        self.until(&format!("stage {stage} in phase {phase}"), |s| {
+            stage_of(s, stage)["phase"] == phase
+        })
+        .await
     }
 
     /// Waits until the status satisfies the predicate.
@@ -205,12 +233,20 @@ impl<'w> StageSet<'w> {
     pub async fn until_within(&self, what: &str, patience: Duration, good: impl Fn(&Value) -> bool) -> Value {
         let seen = look(patience, || async {
             let status = self.status().await;
-            if good(&status) { Ok(status) } else { Err(summary(&status)) }
+            if good(&status) {
+                Ok(status)
+            } else {
+                Err(summary(&status))
+            }
         })
         .await;
         match seen {
             Ok(status) => status,
-            Err(seen) => self.world.fail(&format!("StageSet {} never was: {what}; it is {seen}", self.name)).await,
+            Err(seen) => {
+                self.world
+                    .fail(&format!("StageSet {} never was: {what}; it is {seen}", self.name))
+                    .await
+            }
         }
     }
 
@@ -228,17 +264,27 @@ impl<'w> StageSet<'w> {
     }
 
     pub async fn until_handled(&self, token: &str) -> Value {
-        self.until(&format!("request {token} handled"), |s| s["lastHandledReconcileAt"] == token).await
+        self.until(&format!("request {token} handled"), |s| {
+            s["lastHandledReconcileAt"] == token
+        })
+        .await
     }
 
     pub async fn annotate(&self, key: &str, value: Option<&str>) {
-        self.world.cluster.annotate(&objects::stagesets(), &self.namespace, &self.name, key, value).await;
+        self.world
+            .cluster
+            .annotate(&objects::stagesets(), &self.namespace, &self.name, key, value)
+            .await;
     }
 
     /// Merge patch of the spec; later waits are for the new generation.
     pub async fn patch_spec(&mut self, patch: Value) {
         let patch = json!({ "spec": patch });
-        let patched = self.world.cluster.patch(&objects::stagesets(), &self.namespace, &self.name, patch).await;
+        let patched = self
+            .world
+            .cluster
+            .patch(&objects::stagesets(), &self.namespace, &self.name, patch)
+            .await;
         self.generation = patched["metadata"]["generation"].as_i64().unwrap_or(self.generation);
     }
 
@@ -248,12 +294,19 @@ impl<'w> StageSet<'w> {
 
     /// Deletes it; see [`Self::until_gone`].
     pub async fn delete(&self) {
-        self.world.cluster.delete(&objects::stagesets(), &self.namespace, &self.name).await;
+        self.world
+            .cluster
+            .delete(&objects::stagesets(), &self.namespace, &self.name)
+            .await;
     }
 
     pub async fn until_gone(&self) {
         let gone = look(PATIENCE, || async {
-            let exists = self.world.cluster.exists(&objects::stagesets(), &self.namespace, &self.name).await;
+            let exists = self
+                .world
+                .cluster
+                .exists(&objects::stagesets(), &self.namespace, &self.name)
+                .await;
             if exists { Err(()) } else { Ok(()) }.map_err(|()| "it exists".to_owned())
         })
         .await;
@@ -266,8 +319,16 @@ impl<'w> StageSet<'w> {
     pub async fn inventory(&self) -> BTreeMap<String, BTreeSet<String>> {
         let selector = format!("stages.metio.wtf/stage-set={}", self.name);
         let mut stages = BTreeMap::new();
-        for shard in self.world.cluster.list(&objects::inventories(), &self.namespace, &selector).await {
-            let stage = shard["metadata"]["labels"]["stages.metio.wtf/stage"].as_str().unwrap_or_default().to_owned();
+        for shard in self
+            .world
+            .cluster
+            .list(&objects::inventories(), &self.namespace, &selector)
+            .await
+        {
+            let stage = shard["metadata"]["labels"]["stages.metio.wtf/stage"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
             let ids: &mut BTreeSet<String> = stages.entry(stage).or_default();
             let entries = shard["spec"]["entries"].as_array().cloned().unwrap_or_default();
             ids.extend(entries.iter().filter_map(|e| e["id"].as_str().map(str::to_owned)));
@@ -297,7 +358,11 @@ impl<'w> StageSet<'w> {
     /// How often an event of this reason happened, repeats in a series included.
     pub async fn event_count(&self, reason: &str) -> u64 {
         let events = self.events().await;
-        events.iter().filter(|e| e["reason"] == reason).map(|e| e["series"]["count"].as_u64().unwrap_or(1)).sum()
+        events
+            .iter()
+            .filter(|e| e["reason"] == reason)
+            .map(|e| e["series"]["count"].as_u64().unwrap_or(1))
+            .sum()
     }
 
     /// Waits for an event of this reason.
@@ -305,12 +370,19 @@ impl<'w> StageSet<'w> {
         let seen = look(PATIENCE, || async {
             let events = self.events().await;
             let reasons: Vec<String> = events.iter().map(|e| e["reason"].to_string()).collect();
-            events.into_iter().find(|e| e["reason"] == reason).ok_or_else(|| reasons.join(", "))
+            events
+                .into_iter()
+                .find(|e| e["reason"] == reason)
+                .ok_or_else(|| reasons.join(", "))
         })
         .await;
         match seen {
             Ok(event) => event,
-            Err(seen) => self.world.fail(&format!("no event {reason} about {}; there are {seen}", self.name)).await,
+            Err(seen) => {
+                self.world
+                    .fail(&format!("no event {reason} about {}; there are {seen}", self.name))
+                    .await
+            }
         }
     }
 }
@@ -322,7 +394,10 @@ pub fn condition_of<'s>(status: &'s Value, kind: &str) -> Option<&'s Value> {
 
 /// The entry of a stage in a status; null where there is none.
 pub fn stage_of<'s>(status: &'s Value, name: &str) -> &'s Value {
-    status["stages"].as_array().and_then(|all| all.iter().find(|s| s["name"] == name)).unwrap_or(&Value::Null)
+    status["stages"]
+        .as_array()
+        .and_then(|all| all.iter().find(|s| s["name"] == name))
+        .unwrap_or(&Value::Null)
 }
 
 /// Conditions and phases on one line.
@@ -333,9 +408,16 @@ fn summary(status: &Value) -> String {
         .map(|c| format!("{}={}/{}: {}", c["type"], c["status"], c["reason"], c["message"]).replace('"', ""))
         .collect();
     let stages = status["stages"].as_array().cloned().unwrap_or_default();
-    let stages: Vec<String> =
-        stages.iter().map(|s| format!("{} {} {}", s["name"], s["phase"], s["appliedRevision"]).replace('"', "")).collect();
-    format!("observedGeneration {} [{}] stages [{}]", status["observedGeneration"], conditions.join("; "), stages.join("; "))
+    let stages: Vec<String> = stages
+        .iter()
+        .map(|s| format!("{} {} {}", s["name"], s["phase"], s["appliedRevision"]).replace('"', ""))
+        .collect();
+    format!(
+        "observedGeneration {} [{}] stages [{}]",
+        status["observedGeneration"],
+        conditions.join("; "),
+        stages.join("; ")
+    )
 }
 
 #[cfg(test)]
@@ -344,7 +426,10 @@ mod tests {
 
     #[test]
     fn a_spec_builds_up() {
-        let object = stageset("shop").stage(stage("db", "db-artifact").path("./x")).set("suspend", json!(true)).object("ns");
+        let object = stageset("shop")
+            .stage(stage("db", "db-artifact").path("./x"))
+            .set("suspend", json!(true))
+            .object("ns");
         assert_eq!(object["spec"]["stages"][0]["sourceRef"]["name"], "db-artifact");
         assert_eq!(object["spec"]["stages"][0]["path"], "./x");
         assert_eq!(object["metadata"]["namespace"], "ns");

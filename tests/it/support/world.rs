@@ -75,12 +75,16 @@ impl World {
 
     /// The controller, for tests that kill, restart or measure it.
     pub fn controller(&mut self) -> &mut Controller {
-        self.controller.as_mut().expect("this world was started without a controller")
+        self.controller
+            .as_mut()
+            .expect("this world was started without a controller")
     }
 
     /// Scrapes and logs need no exclusive access.
     pub fn controller_ref(&self) -> &Controller {
-        self.controller.as_ref().expect("this world was started without a controller")
+        self.controller
+            .as_ref()
+            .expect("this world was started without a controller")
     }
 
     /// Starts the controller of a world that was built without one, or another replica.
@@ -98,9 +102,15 @@ impl World {
 
     /// A controller the test holds itself, with the same identity and flags; it gets its own log and ports.
     pub fn replica(&self, suffix: &str) -> Controller {
-        let launch = Launch { name: format!("{}-{suffix}", self.launch.name), ..self.launch.clone() };
+        let launch = Launch {
+            name: format!("{}-{suffix}", self.launch.name),
+            ..self.launch.clone()
+        };
         let controller = Controller::start(launch);
-        self.logs.lock().expect("the logs").push(controller.log_path().to_owned());
+        self.logs
+            .lock()
+            .expect("the logs")
+            .push(controller.log_path().to_owned());
         controller
     }
 
@@ -159,9 +169,14 @@ impl World {
     pub async fn publish_status(&self, name: &str, url: &str, revision: &str, digest: &str, ready: bool) {
         self.external_artifact(name, None).await;
         let mut status = artifact_status(url, revision, digest, ready);
-        let object = self.cluster.must_get(&objects::external_artifacts(), &self.namespace, name).await;
+        let object = self
+            .cluster
+            .must_get(&objects::external_artifacts(), &self.namespace, name)
+            .await;
         status["conditions"][0]["observedGeneration"] = object["metadata"]["generation"].clone();
-        self.cluster.patch_status(&objects::external_artifacts(), &self.namespace, name, status).await;
+        self.cluster
+            .patch_status(&objects::external_artifacts(), &self.namespace, name, status)
+            .await;
     }
 
     /// A Widget of size 1 that says whether it is ready. Made before it is applied by a StageSet, so that there is no
@@ -177,10 +192,14 @@ impl World {
 
     async fn widget_says(&self, name: &str, ready: bool, stalled: bool) {
         if !self.cluster.exists(&objects::widgets(), &self.namespace, name).await {
-            self.cluster.apply_yaml(&objects::widget(name, 1), &self.namespace).await;
+            self.cluster
+                .apply_yaml(&objects::widget(name, 1), &self.namespace)
+                .await;
         }
         let status = objects::widget_status(1, ready, stalled);
-        self.cluster.patch_status(&objects::widgets(), &self.namespace, name, status).await;
+        self.cluster
+            .patch_status(&objects::widgets(), &self.namespace, name, status)
+            .await;
     }
 
     /// An ExternalArtifact without a status, pointing back at its producer where there is one.
@@ -193,7 +212,12 @@ impl World {
             "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "ExternalArtifact",
             "metadata": { "name": name, "namespace": self.namespace }, "spec": spec,
         });
-        if producer.is_some() || !self.cluster.exists(&objects::external_artifacts(), &self.namespace, name).await {
+        if producer.is_some()
+            || !self
+                .cluster
+                .exists(&objects::external_artifacts(), &self.namespace, name)
+                .await
+        {
             self.cluster.apply(&object, &self.namespace).await;
         }
     }
@@ -202,8 +226,10 @@ impl World {
     pub async fn applied(&self, kind: &Kind, stageset: &str) -> Vec<String> {
         let selector = format!("stages.metio.wtf/name={stageset}");
         let objects = self.cluster.list(kind, &self.namespace, &selector).await;
-        let mut names: Vec<String> =
-            objects.iter().filter_map(|o| o["metadata"]["name"].as_str().map(str::to_owned)).collect();
+        let mut names: Vec<String> = objects
+            .iter()
+            .filter_map(|o| o["metadata"]["name"].as_str().map(str::to_owned))
+            .collect();
         names.sort();
         names
     }
@@ -298,8 +324,11 @@ impl Builder {
     }
 
     pub async fn start(self) -> World {
-        let machine =
-            if self.alone { Machine::Alone(machine::alone().await) } else { Machine::Shared(machine::share().await) };
+        let machine = if self.alone {
+            Machine::Alone(machine::alone().await)
+        } else {
+            Machine::Shared(machine::share().await)
+        };
         let cluster = Cluster::shared().await;
         let namespace = format!("{}-{:06x}", self.name, rand::random_range(0..0x0100_0000_u32));
         furnish(&cluster, &namespace).await;
@@ -313,13 +342,30 @@ impl Builder {
         let path = files.path().join("controller.kubeconfig");
         fs::write(&path, kubeconfig("controller", &proxy.url(), &token)).expect("a kubeconfig file");
         let mut env = self.env;
-        env.entry("POD_NAMESPACE".to_owned()).or_insert_with(|| namespace.clone());
+        env.entry("POD_NAMESPACE".to_owned())
+            .or_insert_with(|| namespace.clone());
         let mut flags = self.flags;
         if !flags.iter().any(|f| f.starts_with("--watch-namespaces")) {
             flags.push(format!("--watch-namespaces={namespace}"));
         }
-        let launch = Launch { name: namespace.clone(), kubeconfig: path, flags, env, guarded: self.guarded };
-        let mut world = World { cluster, namespace, proxy, artifacts, controller: None, launch, logs: std::sync::Mutex::default(), files, machine };
+        let launch = Launch {
+            name: namespace.clone(),
+            kubeconfig: path,
+            flags,
+            env,
+            guarded: self.guarded,
+        };
+        let mut world = World {
+            cluster,
+            namespace,
+            proxy,
+            artifacts,
+            controller: None,
+            launch,
+            logs: std::sync::Mutex::default(),
+            files,
+            machine,
+        };
         if self.controller {
             world.start_controller().await;
         }

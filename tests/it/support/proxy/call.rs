@@ -57,8 +57,9 @@ pub struct Call {
 impl Call {
     /// Reads a request's line and headers.
     pub fn read(method: &Method, uri: &Uri, headers: &HeaderMap) -> Self {
-        let query: HashMap<String, String> =
-            url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
+        let query: HashMap<String, String> = url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
+            .into_owned()
+            .collect();
         let place = Place::read(uri.path());
         let content_type = text(headers, "content-type");
         Self {
@@ -76,6 +77,14 @@ impl Call {
         }
     }
 
+    /// A create names its object in the body alone.
+    pub fn name_from_body(&mut self, body: &[u8]) {
+        if self.verb == Verb::Create && self.name.is_empty() {
+            let object: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+            self.name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        }
+    }
+
     /// How this request counts: a write is what is neither a read nor a dry run; Leases and Events apart.
     pub fn class(&self) -> Class {
         match self.verb {
@@ -90,18 +99,33 @@ impl Call {
 
     /// `PATCH configmaps/app/web (status)`: short enough for a list of hundreds.
     pub fn line(&self) -> String {
-        let sub = if self.subresource.is_empty() { String::new() } else { format!("/{}", self.subresource) };
+        let sub = if self.subresource.is_empty() {
+            String::new()
+        } else {
+            format!("/{}", self.subresource)
+        };
         let dry = if self.dry_run { " dry-run" } else { "" };
-        let user = if self.user.is_empty() { String::new() } else { format!(" as {}", self.user) };
+        let user = if self.user.is_empty() {
+            String::new()
+        } else {
+            format!(" as {}", self.user)
+        };
         if self.verb == Verb::NonResource {
             return format!("{:?} {}", self.verb, self.path);
         }
-        format!("{:?} {} {}/{}{sub}{dry}{user}", self.verb, self.resource, self.namespace, self.name)
+        format!(
+            "{:?} {} {}/{}{sub}{dry}{user}",
+            self.verb, self.resource, self.namespace, self.name
+        )
     }
 }
 
 fn text(headers: &HeaderMap, name: &str) -> String {
-    headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
+    headers
+        .get(name)
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn verb(method: &Method, place: &Place, query: &HashMap<String, String>) -> Verb {
@@ -145,7 +169,9 @@ impl Place {
             },
             _ => return place,
         }
-        let Some(version) = parts.next() else { return Self::default() };
+        let Some(version) = parts.next() else {
+            return Self::default();
+        };
         place.version = version;
         let rest: Vec<String> = parts.collect();
         let rest = match rest.as_slice() {
@@ -177,9 +203,17 @@ mod tests {
 
     #[test]
     fn a_namespaced_object_is_taken_apart() {
-        let seen = call("PATCH", "/apis/apps/v1/namespaces/shop/deployments/web/status?force=true");
+        let seen = call(
+            "PATCH",
+            "/apis/apps/v1/namespaces/shop/deployments/web/status?force=true",
+        );
         assert_eq!(
-            (seen.verb, seen.group.as_str(), seen.resource.as_str(), seen.subresource.as_str()),
+            (
+                seen.verb,
+                seen.group.as_str(),
+                seen.resource.as_str(),
+                seen.subresource.as_str()
+            ),
             (Verb::Patch, "apps", "deployments", "status")
         );
         assert_eq!((seen.namespace.as_str(), seen.name.as_str()), ("shop", "web"));
@@ -190,7 +224,10 @@ mod tests {
     fn reads_are_told_apart() {
         assert_eq!(call("GET", "/api/v1/namespaces/shop/configmaps").verb, Verb::List);
         assert_eq!(call("GET", "/api/v1/namespaces/shop/configmaps/a").verb, Verb::Get);
-        assert_eq!(call("GET", "/api/v1/namespaces/shop/configmaps?watch=1").verb, Verb::Watch);
+        assert_eq!(
+            call("GET", "/api/v1/namespaces/shop/configmaps?watch=1").verb,
+            Verb::Watch
+        );
         assert_eq!(call("GET", "/api/v1/namespaces/shop").resource, "namespaces");
         assert_eq!(call("GET", "/apis/apps/v1").verb, Verb::NonResource);
         assert_eq!(call("GET", "/version").verb, Verb::NonResource);
@@ -198,11 +235,26 @@ mod tests {
 
     #[test]
     fn what_changes_nothing_is_no_write() {
-        assert_eq!(call("PATCH", "/api/v1/namespaces/a/configmaps/b?dryRun=All").class(), Class::DryRun);
-        assert_eq!(call("POST", "/apis/events.k8s.io/v1/namespaces/a/events").class(), Class::Event);
-        assert_eq!(call("PUT", "/apis/coordination.k8s.io/v1/namespaces/a/leases/l").class(), Class::Lease);
-        assert_eq!(call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").class(), Class::Review);
-        assert_eq!(call("DELETE", "/api/v1/namespaces/a/configmaps/b").class(), Class::Write);
+        assert_eq!(
+            call("PATCH", "/api/v1/namespaces/a/configmaps/b?dryRun=All").class(),
+            Class::DryRun
+        );
+        assert_eq!(
+            call("POST", "/apis/events.k8s.io/v1/namespaces/a/events").class(),
+            Class::Event
+        );
+        assert_eq!(
+            call("PUT", "/apis/coordination.k8s.io/v1/namespaces/a/leases/l").class(),
+            Class::Lease
+        );
+        assert_eq!(
+            call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").class(),
+            Class::Review
+        );
+        assert_eq!(
+            call("DELETE", "/api/v1/namespaces/a/configmaps/b").class(),
+            Class::Write
+        );
     }
 
     #[test]

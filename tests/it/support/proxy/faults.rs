@@ -24,12 +24,18 @@ impl Match {
 
     /// Requests that change the cluster.
     pub fn writes() -> Self {
-        Self { class: Some(Class::Write), ..Self::default() }
+        Self {
+            class: Some(Class::Write),
+            ..Self::default()
+        }
     }
 
     /// Events, which are written but do not count as writes.
     pub fn events() -> Self {
-        Self { class: Some(Class::Event), ..Self::default() }
+        Self {
+            class: Some(Class::Event),
+            ..Self::default()
+        }
     }
 
     pub fn verb(mut self, verb: Verb) -> Self {
@@ -138,8 +144,16 @@ mod tests {
 
     #[test]
     fn a_matcher_narrows() {
-        let status = call(Method::PATCH, "/apis/stages.metio.wtf/v1/namespaces/a/stagesets/x/status");
-        assert!(Match::writes().resource("stagesets").subresource("status").hits(&status));
+        let status = call(
+            Method::PATCH,
+            "/apis/stages.metio.wtf/v1/namespaces/a/stagesets/x/status",
+        );
+        assert!(
+            Match::writes()
+                .resource("stagesets")
+                .subresource("status")
+                .hits(&status)
+        );
         assert!(!Match::writes().resource("stagesets").subresource("").hits(&status));
         assert!(!Match::any().name("y").hits(&status));
     }

@@ -81,7 +81,9 @@ enum Verdict {
 impl FaultProxy {
     /// Listens on a free loopback port and forwards to the server of an admin kubeconfig.
     pub async fn start(server: &str, ca_pem: &[u8], seed: u64) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port for the fault proxy");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a loopback port for the fault proxy");
         let address = listener.local_addr().expect("the proxy's address");
         let state = State {
             log: Vec::new(),
@@ -97,7 +99,11 @@ impl FaultProxy {
             epoch: watch::channel(0).0,
         });
         let acceptor = tokio::spawn(serve::accept(listener, shared.clone()));
-        Self { address, shared, acceptor }
+        Self {
+            address,
+            shared,
+            acceptor,
+        }
     }
 
     /// The URL a kubeconfig names as its server.
@@ -107,7 +113,10 @@ impl FaultProxy {
 
     /// Here and now in the log.
     pub fn mark(&self) -> Mark {
-        Mark { index: self.shared.state().log.len(), at: Instant::now() }
+        Mark {
+            index: self.shared.state().log.len(),
+            at: Instant::now(),
+        }
     }
 
     /// Everything that arrived after the mark.
@@ -141,7 +150,12 @@ impl FaultProxy {
     }
 
     fn rule(&self, wanted: Match, when: When, fault: Fault) {
-        self.shared.state().rules.push(Rule { wanted, when, fault, matched: 0 });
+        self.shared.state().rules.push(Rule {
+            wanted,
+            when,
+            fault,
+            matched: 0,
+        });
     }
 
     /// Takes every rule away and ends an outage.
@@ -205,7 +219,12 @@ impl Shared {
         state.log.push(Record::started(index, call.clone()));
         let kill = state.due(&call);
         let (delay, verdict) = state.judge(&call);
-        Plan { index, delay, verdict, kill }
+        Plan {
+            index,
+            delay,
+            verdict,
+            kill,
+        }
     }
 
     fn answered(&self, index: usize, status: u16) {

@@ -52,7 +52,10 @@ impl Upstream {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .expect("the proxy's client");
-        Self { base: server.trim_end_matches('/').to_owned(), client }
+        Self {
+            base: server.trim_end_matches('/').to_owned(),
+            client,
+        }
     }
 
     async fn send(&self, request: Request<Bytes>) -> Result<reqwest::Response, reqwest::Error> {
@@ -74,7 +77,9 @@ impl Upstream {
 /// Takes connections until the task is aborted.
 pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
-        let Ok((stream, _)) = listener.accept().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            return;
+        };
         if shared.state().outage {
             continue;
         }
@@ -96,9 +101,10 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
 }
 
 async fn handle(shared: Arc<Shared>, born: u64, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
-    let call = Call::read(request.method(), request.uri(), request.headers());
+    let mut call = Call::read(request.method(), request.uri(), request.headers());
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
+    call.name_from_body(&body);
     if *shared.epoch.borrow() != born {
         return Err(Cut);
     }
@@ -153,7 +159,11 @@ where
 {
     let stream = std::sync::Mutex::new(Box::pin(stream));
     futures::stream::poll_fn(move |cx| {
-        stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner).as_mut().poll_next(cx)
+        stream
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .as_mut()
+            .poll_next(cx)
     })
 }
 
@@ -179,7 +189,10 @@ fn refusal(code: u16, call: &Call) -> Response<Body> {
     let mut response = Response::new(whole(Bytes::from(status.to_string())));
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
-    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    headers.insert(
+        http::header::CONTENT_TYPE,
+        http::HeaderValue::from_static("application/json"),
+    );
     if matches!(code, 429 | 503) {
         headers.insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
     }
@@ -187,7 +200,14 @@ fn refusal(code: u16, call: &Call) -> Response<Body> {
 }
 
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    const NAMES: [&str; 6] = ["connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"];
+    const NAMES: [&str; 6] = [
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "transfer-encoding",
+        "upgrade",
+    ];
     for name in NAMES {
         headers.remove(HeaderName::from_static(name));
     }
@@ -204,6 +224,9 @@ mod tests {
         assert_eq!(response.headers()["retry-after"], "1");
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let status: serde_json::Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!((status["kind"].as_str(), status["code"].as_u64()), (Some("Status"), Some(429)));
+        assert_eq!(
+            (status["kind"].as_str(), status["code"].as_u64()),
+            (Some("Status"), Some(429))
+        );
     }
 }

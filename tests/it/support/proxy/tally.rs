@@ -23,7 +23,13 @@ pub struct Record {
 
 impl Record {
     pub(super) fn started(index: usize, call: Call) -> Self {
-        Self { index, call, started: Instant::now(), finished: None, status: None }
+        Self {
+            index,
+            call,
+            started: Instant::now(),
+            finished: None,
+            status: None,
+        }
     }
 }
 
@@ -72,7 +78,9 @@ impl Tally {
     }
 
     fn only(&self, keep: impl Fn(&Record) -> bool) -> Self {
-        Self { records: self.records.iter().filter(|r| keep(r)).cloned().collect() }
+        Self {
+            records: self.records.iter().filter(|r| keep(r)).cloned().collect(),
+        }
     }
 
     pub fn count(&self) -> usize {
@@ -93,7 +101,9 @@ impl Tally {
         let mut counts = BTreeMap::new();
         for record in self.records.iter().filter(|r| r.call.verb == Verb::Get) {
             let call = &record.call;
-            *counts.entry(format!("{}/{}/{}", call.resource, call.namespace, call.name)).or_insert(0) += 1;
+            *counts
+                .entry(format!("{}/{}/{}", call.resource, call.namespace, call.name))
+                .or_insert(0) += 1;
         }
         counts
     }
@@ -102,14 +112,22 @@ impl Tally {
     pub fn span(&self) -> Duration {
         let first = self.records.iter().map(|r| r.started).min();
         let last = self.records.iter().filter_map(|r| r.finished).max();
-        first.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_duration_since(first))
+        first
+            .zip(last)
+            .map_or(Duration::ZERO, |(first, last)| last.saturating_duration_since(first))
     }
 
     /// One line per request, for a failure message.
     pub fn lines(&self) -> String {
         self.records
             .iter()
-            .map(|r| format!("  {} -> {}", r.call.line(), r.status.map_or("unanswered".to_owned(), |s| s.to_string())))
+            .map(|r| {
+                format!(
+                    "  {} -> {}",
+                    r.call.line(),
+                    r.status.map_or("unanswered".to_owned(), |s| s.to_string())
+                )
+            })
             .collect::<Vec<_>>()
             .join("\n")
     }
