@@ -1,1 +1,18 @@
 //! Black-box tests, one module per capability, against a real control plane.
+
+mod support;
+
+mod control;
+mod crash;
+mod endpoints;
+mod faults;
+mod harness;
+mod leader;
+mod notifications;
+mod prune;
+mod refusals;
+mod rollout;
+mod steady;
+mod teardown;
+mod triggers;
+mod waiting;
