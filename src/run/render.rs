@@ -10,10 +10,10 @@ use sha2::{Digest, Sha256};
 use super::context::Context;
 use super::outcome::{Failure, Remedy};
 use crate::api::names::{label, object_annotation};
-use crate::api::{Reason, Stage, StageSetSpec};
+use crate::api::{Patch, Reason, Stage, StageSetSpec};
 use crate::cluster::watch::Owner;
 use crate::cluster::{self, Target, Tenant};
-use crate::manifest::{self, BuildOptions, tree::FileTree};
+use crate::manifest::{self, BuildOptions, PatchTarget, StagePatch, tree::FileTree};
 use crate::rules::inventory::ObjectId;
 use crate::source::Artifact;
 
@@ -62,7 +62,9 @@ pub async fn stage(
     let directory = tree
         .build_directory(stage.path())
         .map_err(|e| Failure::of_source(&crate::source::Error::Path(e)))?;
-    let options = BuildOptions::default();
+    let options = BuildOptions {
+        patches: stage.patches.iter().map(stage_patch).collect(),
+    };
     let built = tokio::task::spawn_blocking(move || {
         let files = tree.files.iter().map(|(path, content)| (path.as_str(), content.clone()));
         let files = FileTree::from_files(files).map_err(manifest::Error::from)?;
@@ -99,6 +101,21 @@ pub async fn stage(
         }
     }
     Ok(rendered)
+}
+
+fn stage_patch(patch: &Patch) -> StagePatch {
+    StagePatch {
+        patch: patch.patch.clone(),
+        target: patch.target.as_ref().map(|target| PatchTarget {
+            group: target.group.clone().unwrap_or_default(),
+            version: target.version.clone().unwrap_or_default(),
+            kind: target.kind.clone().unwrap_or_default(),
+            name: target.name.clone().unwrap_or_default(),
+            namespace: target.namespace.clone().unwrap_or_default(),
+            label_selector: target.label_selector.clone().unwrap_or_default(),
+            annotation_selector: target.annotation_selector.clone().unwrap_or_default(),
+        }),
+    }
 }
 
 /// Errors about a source of another namespace say nothing about it (decisions 7).

@@ -110,7 +110,6 @@ features! {
 const MISSING: &[Feature] = &[
     Feature::RemoteClusters,
     Feature::CloudClusters,
-    Feature::Patches,
     Feature::PostBuild,
     Feature::ReadyExpressions,
     Feature::TimeoutHold,
