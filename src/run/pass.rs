@@ -251,7 +251,7 @@ impl<'a> Pass<'a> {
         }
         match self.position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying)) {
             Some(at) => {
-                let known = self.knows_inputs(at);
+                let known = self.knows_inputs(at) && self.pinned().is_some();
                 let stuck = outdated && (self.unchanged_for_long(at, now) || self.in_error_wait(at).await?);
                 Ok(Standing::Verifying { stuck, known })
             }

@@ -13,7 +13,7 @@ use super::record::{Recorder, parent_name};
 use super::render::{self, Rendered};
 use super::verify::{Mode, target_of};
 use crate::api::reason::Class;
-use crate::api::{Stage, StagePhase, Step};
+use crate::api::{Stage, StagePhase, StageSetSpec, Step};
 use crate::cluster::{Target, Tenant};
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{DesiredStage, Entries, Entry, ObjectId, applyset_id, find_duplicate_claims, union};
@@ -38,6 +38,9 @@ impl Pass<'_> {
     /// Takes the stages in order as far as they go without waiting, then prunes and ends the run.
     pub(super) async fn stages(&mut self) -> Result<End, Stop> {
         let spec = self.set.spec.clone();
+        if self.is_superseded() {
+            return self.end_verify(&spec).await;
+        }
         for (at, stage) in spec.stages.iter().enumerate() {
             let inputs = render::inputs_digest(&self.artifacts[at], &spec, stage);
             if self.is_done(at, &inputs) {
@@ -47,20 +50,30 @@ impl Pass<'_> {
                 Flow::Ready => {}
                 Flow::End(end) => return Ok(end),
             }
-            if self.status.run.as_ref().map(|r| r.generation) != self.set.metadata.generation {
-                // The verify has ended; a newer generation begins its own run.
-                return Ok(self.unfinished(at, "a newer generation begins", Wake::In(Duration::ZERO)));
-            }
         }
         self.conclude().await
+    }
+
+    /// Whether the spec has changed since the run began.
+    fn is_superseded(&self) -> bool {
+        self.status.run.as_ref().map(|r| r.generation) != self.set.metadata.generation
+    }
+
+    /// A run for an older spec only ends the verify it is at; then the newer one begins.
+    async fn end_verify(&mut self, spec: &StageSetSpec) -> Result<End, Stop> {
+        let at = self.status.stages.iter().position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying));
+        let at = at.unwrap_or_default();
+        match self.verify(at, &spec.stages[at], self.watched_mode()).await? {
+            Flow::Ready => Ok(self.unfinished(at, "a newer spec takes over", Wake::In(Duration::ZERO))),
+            Flow::End(end) => Ok(end),
+        }
     }
 
     async fn stage(&mut self, at: usize, stage: &Stage, inputs: String) -> Result<Flow, Stop> {
         let entry = &self.status.stages[at];
         let verifying = entry.step == Some(Step::Verify) && entry.phase == Some(StagePhase::Verifying);
         let same = entry.inputs_digest.as_deref() == Some(&inputs);
-        let newer = self.status.run.as_ref().map(|r| r.generation) != self.set.metadata.generation;
-        if verifying && (same || newer) {
+        if verifying && same {
             if !self.knows_inputs(at)
                 && let Err(failure) = self.relearn(at, stage).await
             {
