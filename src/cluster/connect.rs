@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use http::{HeaderValue, Request};
+use http::{HeaderName, HeaderValue, Request};
 use kube::client::Body;
 use kube::{Client, Config};
 use sha2::{Digest, Sha256};
@@ -11,6 +11,9 @@ use tokio::sync::OnceCell;
 
 use super::transport::{Guard, Transport};
 use super::{Error, Kinds, Tenant};
+
+/// The one impersonation header that is sent: the API server adds a ServiceAccount's groups by itself.
+pub(super) const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 
 /// On whose behalf requests are made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -224,7 +227,7 @@ fn impersonating(base: &Client, user: &str) -> Client {
             if request.headers().keys().any(|k| k.as_str().starts_with("impersonate-")) {
                 return Err(kube::Error::Service("a request already names another identity".into()));
             }
-            request.headers_mut().insert("impersonate-user", header);
+            request.headers_mut().insert(IMPERSONATE_USER, header);
             base.send(request).await
         }
     });

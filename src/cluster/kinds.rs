@@ -74,6 +74,16 @@ impl Kinds {
         }
     }
 
+    /// Forgets one way to address a kind, which has proved wrong; the next look-up asks the server.
+    pub fn forget(&self, group: &str, kind: &str, wrong: &Served) {
+        if let Ok(mut table) = self.table.write() {
+            table.read_at = None;
+            if let Some(versions) = table.kinds.get_mut(&(group.to_owned(), kind.to_owned())) {
+                versions.retain(|served| served != wrong);
+            }
+        }
+    }
+
     fn lookup(&self, group: &str, version: &str, kind: &str) -> Option<Served> {
         let table = self.table.read().ok()?;
         let versions = table.kinds.get(&(group.to_owned(), kind.to_owned()))?;
