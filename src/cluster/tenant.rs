@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use http::HeaderValue;
 use kube::Client;
+use kube::client::Body;
 use kube::core::params::{DeleteParams, Patch, PatchParams};
 use kube::core::request::Request;
 use serde_json::{Value, json};
 
+use super::connect::IMPERSONATE_USER;
 use super::{Cluster, Error, Identity, Served, Target, bounded};
 
 /// What must still hold for a delete to go ahead.
@@ -15,7 +18,6 @@ pub struct Preconditions {
     pub uid: Option<String>,
     pub resource_version: Option<String>,
 }
-
 
 /// A client bound to an identity.
 #[derive(Clone)]
@@ -44,9 +46,13 @@ impl Tenant {
         &self.cluster
     }
 
-    /// The raw client, for watches.
-    pub fn client(&self) -> &Client {
-        &self.client
+    /// Opens a stream, over connections that many streams share.
+    pub(super) async fn stream(&self, mut request: http::Request<Body>) -> Result<http::Response<Body>, kube::Error> {
+        if let Some(user) = self.identity.user() {
+            let user = HeaderValue::from_str(&user).map_err(|e| kube::Error::HttpError(e.into()))?;
+            request.headers_mut().insert(IMPERSONATE_USER, user);
+        }
+        self.cluster.watch_client().send(request).await
     }
 
     /// How a kind is addressed on this cluster.
@@ -71,9 +77,19 @@ impl Tenant {
             .map_err(|e| Error::Client(e.to_string()))?;
         match self.send(|| format!("get {target}"), request).await {
             Ok(object) => Ok(Some(object)),
+            Err(e) if e.path_not_served() => {
+                self.still_served(target, &served).await?;
+                Ok(None)
+            }
             Err(e) if e.is_not_found() => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// A path that was served and is not any more says nothing about the object: it may live on under another version.
+    async fn still_served(&self, target: &Target, before: &Served) -> Result<(), Error> {
+        self.cluster.kinds().forget(target.group(), &target.kind, before);
+        self.served(&target.api_version, &target.kind).await.map(drop)
     }
 
     /// Server-side apply with forced ownership. `dry_run` asks without storing.
@@ -165,10 +181,7 @@ impl Tenant {
     pub async fn replace(&self, object: &Value, manager: &str) -> Result<Value, Error> {
         let target = Target::of(object)?;
         let served = self.served(&target.api_version, &target.kind).await?;
-        let path = format!(
-            "{}?fieldManager={manager}",
-            served.path(&target, Some(&target.name))
-        );
+        let path = format!("{}?fieldManager={manager}", served.path(&target, Some(&target.name)));
         self.send_json(|| format!("update {target}"), http::Method::PUT, path, object)
             .await
     }
@@ -200,16 +213,16 @@ impl Tenant {
     ///
     /// # Errors
     /// The failed request.
-    pub async fn list(
-        &self,
-        kind: &Target,
-        label_selector: Option<&str>,
-    ) -> Result<Vec<Value>, Error> {
+    pub async fn list(&self, kind: &Target, label_selector: Option<&str>) -> Result<Vec<Value>, Error> {
         let served = self.served(&kind.api_version, &kind.kind).await?;
         let mut items = Vec::new();
         let mut next: Option<String> = None;
         loop {
-            let path = format!("{}?{}", served.path(kind, None), page_query(label_selector, next.as_deref()));
+            let path = format!(
+                "{}?{}",
+                served.path(kind, None),
+                page_query(label_selector, next.as_deref())
+            );
             let request = http::Request::get(path)
                 .body(Vec::new())
                 .map_err(|e| Error::Client(e.to_string()))?;
@@ -259,10 +272,7 @@ impl Tenant {
         path: String,
         body: &Value,
     ) -> Result<Value, Error> {
-        let bytes = serde_json::to_vec(body).map_err(|source| Error::Decode {
-            what: what(),
-            source,
-        })?;
+        let bytes = serde_json::to_vec(body).map_err(|source| Error::Decode { what: what(), source })?;
         let request = http::Request::builder()
             .method(method)
             .uri(path)
@@ -272,18 +282,11 @@ impl Tenant {
         self.send(what, request).await
     }
 
-    async fn send(
-        &self,
-        what: impl Fn() -> String,
-        request: http::Request<Vec<u8>>,
-    ) -> Result<Value, Error> {
+    async fn send(&self, what: impl Fn() -> String, request: http::Request<Vec<u8>>) -> Result<Value, Error> {
         let text = bounded(what(), self.client.request_text(request))
             .await?
             .map_err(|e| Error::from_kube(what(), e))?;
-        serde_json::from_str(&text).map_err(|source| Error::Decode {
-            what: what(),
-            source,
-        })
+        serde_json::from_str(&text).map_err(|source| Error::Decode { what: what(), source })
     }
 }
 
