@@ -28,7 +28,7 @@ pub struct Builder {
     env: BTreeMap<String, String>,
     identity: Identity,
     controller: bool,
-    alone: bool,
+    claim: Claim,
     guarded: bool,
     seed: u64,
 }
@@ -48,7 +48,16 @@ pub struct World {
     machine: Machine,
 }
 
+/// What a world asks of the machine.
+#[derive(Clone, Copy)]
+enum Claim {
+    Shared,
+    Alone,
+    None,
+}
+
 enum Machine {
+    None,
     Shared(#[allow(dead_code, reason = "held for its drop")] RwLockReadGuard<'static, ()>),
     Alone(#[allow(dead_code, reason = "held for its drop")] RwLockWriteGuard<'static, ()>),
 }
@@ -67,7 +76,7 @@ impl World {
             env: BTreeMap::new(),
             identity: Identity::ServiceAccount,
             controller: true,
-            alone: false,
+            claim: Claim::Shared,
             guarded: false,
             seed: 0,
         }
@@ -307,7 +316,13 @@ impl Builder {
 
     /// No other test runs meanwhile: for measurements.
     pub fn alone(mut self) -> Self {
-        self.alone = true;
+        self.claim = Claim::Alone;
+        self
+    }
+
+    /// A second world of a test that has the machine already.
+    pub fn companion(mut self) -> Self {
+        self.claim = Claim::None;
         self
     }
 
@@ -324,10 +339,10 @@ impl Builder {
     }
 
     pub async fn start(self) -> World {
-        let machine = if self.alone {
-            Machine::Alone(machine::alone().await)
-        } else {
-            Machine::Shared(machine::share().await)
+        let machine = match self.claim {
+            Claim::Alone => Machine::Alone(machine::alone().await),
+            Claim::Shared => Machine::Shared(machine::share().await),
+            Claim::None => Machine::None,
         };
         let cluster = Cluster::shared().await;
         let namespace = format!("{}-{:06x}", self.name, rand::random_range(0..0x0100_0000_u32));
