@@ -151,7 +151,10 @@ impl Applier<'_> {
     async fn recreate(&self, conflict: Conflicted) -> Result<Option<Known>, Failure> {
         let failed = |e: &cluster::Error| Failure::of_request("apply", e);
         tracing::info!(object = %conflict.target, "recreated: a field cannot be changed in place");
-        self.tenant.delete(&conflict.target, &conflict.only_if).await.map_err(|e| failed(&e))?;
+        self.tenant
+            .delete(&conflict.target, &conflict.only_if)
+            .await
+            .map_err(|e| Failure::of_access("apply", &e, "delete", &conflict.target))?;
         if self.tenant.get(&conflict.target).await.map_err(|e| failed(&e))?.is_some() {
             return Ok(None);
         }
@@ -180,7 +183,7 @@ impl Applier<'_> {
         {
             return Ok(Step::Done(id, known.clone(), Change::Unchanged));
         }
-        let live = self.tenant.get(&target).await.map_err(|e| failed(&e))?;
+        let live = self.tenant.get(&target).await.map_err(|e| Failure::of_access("apply", &e, "get", &target))?;
         if live.as_ref().is_some_and(is_deleting) {
             return Ok(Step::Leaving(id, Known::leaving(before.as_ref())));
         }
@@ -232,7 +235,8 @@ impl Applier<'_> {
     fn refused(&self, id: ObjectId, target: Target, object: Value, live: Option<&Value>, error: &cluster::Error, sent: u64) -> Result<Step, Failure> {
         let conflict = treatment::refusal(error).as_ref().and_then(immutable_conflict);
         let (Some(live), Some(conflict)) = (live, conflict) else {
-            return Err(Failure::of_request("apply", error));
+            let verb = if live.is_some() { "patch" } else { "create" };
+            return Err(Failure::of_access("apply", error, verb, &target));
         };
         match on_conflict(&self.policy, &object, live, &conflict) {
             Decision::Fail { message } => Err(Failure::retried("apply", message)),

@@ -7,7 +7,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use super::notify::Notifier;
-use super::outcome::Remedy;
+use super::outcome::{Missing, Remedy};
 use crate::cache::{Inventories, Sources, StageSets};
 use crate::cluster::Cluster;
 use crate::cluster::watch::{Hub, Owner};
@@ -68,6 +68,8 @@ pub struct Memory {
     pub corrected_at: HashMap<ObjectId, Instant>,
     /// What can be done about the last failure of each stage.
     pub remedies: HashMap<String, Remedy>,
+    /// What each failed stage lacks, and how often it has been asked for since.
+    pub missing: HashMap<String, (Missing, u32, Instant)>,
     /// Reason and text of the last transition that was told: a retry that fails alike is no news.
     pub told: Option<(crate::api::Reason, String)>,
     /// The last event about Helm hooks.

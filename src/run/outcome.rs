@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::api::Reason;
-use crate::cluster;
+use crate::cluster::{self, Target};
 use crate::rules::condition::Situation;
 
 /// When to look again if nothing wakes the StageSet before.
@@ -62,6 +62,17 @@ pub struct Failure {
     pub operation: &'static str,
     pub message: String,
     pub remedy: Remedy,
+    /// What is missing where the remedy is a right: it is asked for until it is there.
+    pub missing: Option<Missing>,
+}
+
+/// Something that may appear any moment without an event that would tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Missing {
+    /// The tenant may not do this.
+    Access { verb: &'static str, target: Target },
+    /// The cluster does not serve this kind.
+    Kind { api_version: String, kind: String },
 }
 
 impl Failure {
@@ -73,12 +84,32 @@ impl Failure {
             cluster::Error::UnknownKind { .. } => Remedy::Right,
             _ => Remedy::Retry,
         };
+        let missing = match error {
+            cluster::Error::UnknownKind { api_version, kind } => Some(Missing::Kind {
+                api_version: api_version.clone(),
+                kind: kind.clone(),
+            }),
+            _ => None,
+        };
         Self {
             reason: Reason::StageFailed,
             operation,
             message: error.to_string(),
             remedy,
+            missing,
         }
+    }
+
+    /// The same for a request whose verb and object are known, so that a missing right can be asked for.
+    pub fn of_access(operation: &'static str, error: &cluster::Error, verb: &'static str, target: &Target) -> Self {
+        let mut failure = Self::of_request(operation, error);
+        if error.is_forbidden() {
+            failure.missing = Some(Missing::Access {
+                verb,
+                target: target.clone(),
+            });
+        }
+        failure
     }
 
     /// A failure to resolve, fetch or find something in an artifact.
@@ -94,6 +125,7 @@ impl Failure {
             operation: outcome.operation.unwrap_or("resolve source"),
             message: outcome.message,
             remedy,
+            missing: None,
         }
     }
 
@@ -104,6 +136,7 @@ impl Failure {
             operation,
             message: message.into(),
             remedy: Remedy::Retry,
+            missing: None,
         }
     }
 }

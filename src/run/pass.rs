@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use super::context::{Context, Memory};
 use super::gates::Windowed;
 use super::notify::Notice;
-use super::outcome::{End, Failure, Remedy, Stop, Wake};
+use super::outcome::{End, Failure, Missing, Remedy, Stop, Wake};
 use super::{pin, render, status, verify};
 use crate::api::names::{FINALIZER, annotation};
 use crate::api::{Reason, RunStatus, Stage, StagePhase, StageSet, StageSetStatus, StageStatus, Step};
@@ -246,7 +246,7 @@ impl<'a> Pass<'a> {
     async fn standing(&mut self, outdated: bool) -> Result<Standing, Stop> {
         let now = Timestamp::now();
         if let Some(at) = self.position(|s| s.phase == Some(StagePhase::Failed)) {
-            let due = self.retry_due(at, now) || self.recovered(at).await?;
+            let due = self.retry_due(at, now) || self.appeared(at).await || self.recovered(at).await?;
             return Ok(Standing::Failed { due });
         }
         match self.position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying)) {
@@ -282,10 +282,39 @@ impl<'a> Pass<'a> {
         let cadence = self.cadence();
         let attempt = self.status.run.as_ref().map_or(1, |r| r.attempt);
         let rung = u32::try_from(attempt.saturating_sub(1)).unwrap_or(0);
+        if self.memory.missing.contains_key(&self.status.stages[at].name) {
+            return cadence.retry;
+        }
         match self.memory.remedies.get(&self.status.stages[at].name) {
             Some(Remedy::Stumble | Remedy::Soon | Remedy::Right) => RBAC_LADDER.wait(rung).min(cadence.retry),
             Some(Remedy::Change) => cadence.interval,
             Some(Remedy::Retry) | None => cadence.retry,
+        }
+    }
+
+    /// Whether the right or the kind that a failed stage lacks is there now: asked after 2 s, then less and less often.
+    async fn appeared(&mut self, at: usize) -> bool {
+        let stage = self.set.spec.stages[at].clone();
+        let Some((missing, asked, last)) = self.memory.missing.get(&stage.name).cloned() else {
+            return false;
+        };
+        if last.elapsed() + Duration::from_millis(50) < RBAC_LADDER.wait(asked) {
+            return false;
+        }
+        self.memory.missing.insert(stage.name.clone(), (missing.clone(), asked.saturating_add(1), Instant::now()));
+        let tenant = self.tenant(&stage);
+        match missing {
+            Missing::Access { verb, target } => tenant.may(verb, &target).await.unwrap_or(false),
+            Missing::Kind { api_version, kind } => tenant.served(&api_version, &kind).await.is_ok(),
+        }
+    }
+
+    /// When a failed stage is to be looked at again.
+    pub(super) fn again_in(&self, at: usize, waited: Duration) -> Duration {
+        let retry = self.retry_wait(at).saturating_sub(waited).max(Duration::from_millis(100));
+        match self.memory.missing.get(&self.status.stages[at].name) {
+            Some((_, asked, last)) => retry.min(RBAC_LADDER.wait(*asked).saturating_sub(last.elapsed())),
+            None => retry,
         }
     }
 
@@ -481,6 +510,10 @@ impl<'a> Pass<'a> {
         entry.waiting_for = None;
         entry.message = Some(format!("{}: {}", failure.operation, failure.message));
         self.memory.remedies.insert(name.clone(), failure.remedy);
+        match failure.missing {
+            Some(missing) => self.memory.missing.insert(name.clone(), (missing, 0, Instant::now())),
+            None => self.memory.missing.remove(&name),
+        };
         let message = format!("stage \"{name}\" {}: {}", failure.operation, failure.message);
         tracing::error!(stage = name, op = failure.operation, error = failure.message, terminal = failure.remedy == Remedy::Change, "stage failed");
         let reason = failure.reason;
@@ -489,7 +522,7 @@ impl<'a> Pass<'a> {
                 Remedy::Change => Situation::Terminal { reason, message },
                 _ => Situation::Failed { reason, message },
             },
-            wake: Wake::In(self.retry_wait(at)),
+            wake: Wake::In(self.again_in(at, Duration::ZERO)),
         })
     }
 

@@ -77,6 +77,7 @@ pub async fn stage(
         operation: "build",
         message: e.to_string(),
         remedy: Remedy::Retry,
+        missing: None,
     })?;
     let mut rendered = Rendered {
         warnings: built.warnings,

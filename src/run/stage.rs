@@ -195,6 +195,7 @@ impl Pass<'_> {
                     claim.id, claim.first, claim.second
                 ),
                 remedy: super::outcome::Remedy::Change,
+                missing: None,
             }),
         }
     }
@@ -442,7 +443,7 @@ impl Pass<'_> {
             s.conditions.iter().any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
         });
         let reason = self.stored_reason().unwrap_or(crate::api::Reason::StageFailed);
-        let wake = Wake::In(self.retry_wait(at).saturating_sub(waited).max(Duration::from_millis(100)));
+        let wake = Wake::In(self.again_in(at, waited));
         Ok(End {
             situation: if terminal {
                 Situation::Terminal { reason, message }

@@ -187,7 +187,7 @@ impl Observer<'_> {
         let live = match self.tenant.get(&target).await {
             Ok(live) => live,
             Err(Error::UnknownKind { .. }) => None,
-            Err(e) => return Err(Failure::of_request("verify", &e)),
+            Err(e) => return Err(Failure::of_access("verify", &e, "get", &target)),
         };
         let Some(live) = live else {
             known.readiness = Readiness::NotFound;
