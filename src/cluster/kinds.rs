@@ -66,6 +66,19 @@ impl Kinds {
         })
     }
 
+    /// Every namespaced kind known, at its preferred version: API version and kind.
+    pub fn namespaced(&self) -> Vec<(String, String)> {
+        let Ok(table) = self.table.read() else {
+            return Vec::new();
+        };
+        let first = table.kinds.iter().filter_map(|((group, kind), versions)| {
+            let served = versions.first().filter(|s| s.namespaced)?;
+            let api_version = if group.is_empty() { served.version.clone() } else { format!("{group}/{}", served.version) };
+            Some((api_version, kind.clone()))
+        });
+        first.collect()
+    }
+
     /// Forgets what was learned, so that the next look-up asks the server.
     pub fn invalidate(&self) {
         if let Ok(mut table) = self.table.write() {

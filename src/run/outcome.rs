@@ -58,7 +58,7 @@ pub enum Remedy {
 #[derive(Debug, Clone)]
 pub struct Failure {
     pub reason: Reason,
-    /// The operation that failed, as the contract names it.
+    /// The operation that failed, as the contract names it; empty where only the source is to be spoken of.
     pub operation: &'static str,
     pub message: String,
     pub remedy: Remedy,
@@ -122,10 +122,19 @@ impl Failure {
         };
         Self {
             reason: Reason::from_word(outcome.reason).unwrap_or(Reason::StageFailed),
-            operation: outcome.operation.unwrap_or("resolve source"),
+            operation: outcome.operation.unwrap_or_default(),
             message: outcome.message,
             remedy,
             missing: None,
+        }
+    }
+
+    /// Operation and message, for people.
+    pub fn told(&self) -> String {
+        if self.operation.is_empty() {
+            self.message.clone()
+        } else {
+            format!("{}: {}", self.operation, self.message)
         }
     }
 

@@ -501,20 +501,20 @@ impl<'a> Pass<'a> {
     /// [`Stop::Stumbled`]: nothing is decided yet.
     pub(super) fn failed(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
         if failure.remedy == Remedy::Stumble && self.memory.undecided < STUMBLES {
-            return Err(Stop::Stumbled(format!("stage \"{}\" {}: {}", self.status.stages[at].name, failure.operation, failure.message)));
+            return Err(Stop::Stumbled(stage_message(&self.status.stages[at].name, &failure)));
         }
         let entry = &mut self.status.stages[at];
         let name = entry.name.clone();
         entry.phase = Some(StagePhase::Failed);
         entry.step_started_at = Some(MicroTime(Timestamp::now()));
         entry.waiting_for = None;
-        entry.message = Some(format!("{}: {}", failure.operation, failure.message));
+        entry.message = Some(failure.told());
         self.memory.remedies.insert(name.clone(), failure.remedy);
-        match failure.missing {
+        match failure.missing.clone() {
             Some(missing) => self.memory.missing.insert(name.clone(), (missing, 0, Instant::now())),
             None => self.memory.missing.remove(&name),
         };
-        let message = format!("stage \"{name}\" {}: {}", failure.operation, failure.message);
+        let message = stage_message(&name, &failure);
         tracing::error!(stage = name, op = failure.operation, error = failure.message, terminal = failure.remedy == Remedy::Change, "stage failed");
         let reason = failure.reason;
         Ok(End {
@@ -542,6 +542,12 @@ impl<'a> Pass<'a> {
     pub(super) fn since_look(&self) -> Option<Duration> {
         self.memory.looked_at.map(|at: Instant| at.elapsed())
     }
+}
+
+/// `stage "web" apply: …`, or `stage "web": …` where no operation is named.
+fn stage_message(name: &str, failure: &Failure) -> String {
+    let colon = if failure.operation.is_empty() { ":" } else { "" };
+    format!("stage \"{name}\"{colon} {}", failure.told())
 }
 
 fn suspended() -> End {

@@ -9,10 +9,11 @@ use super::verify::target_of;
 use crate::api::names::annotation;
 use crate::api::Reason;
 use crate::cluster::watch::Owner;
-use crate::cluster::{Error, Identity, Preconditions, Tenant};
+use crate::cluster::{Error, Identity, Preconditions, Target, Tenant};
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{
-    self, Deletion, DesiredStage, Entries, Entry, ObjectId, OwnerRef, PruneGuard, StagePrune, may_delete, prune_set,
+    self, Deletion, DesiredStage, Entries, Entry, NamespaceFacts, ObjectId, OwnerRef, PruneGuard, StagePrune,
+    is_foreign_in_namespace, may_delete, may_delete_namespace, prune_set,
 };
 
 /// What became of a set of objects to be deleted.
@@ -196,11 +197,14 @@ async fn remove_one(tenant: &Tenant, owner: &Owner, entry: &Entry) -> Result<boo
             tracing::info!(object = %target, %skip, "a recorded object is left alone");
             Ok(false)
         }
-        Deletion::Delete(_) if entry.id.kind == "Namespace" && entry.id.group.is_empty() && entry.id.name == owner.namespace => {
-            tracing::info!(object = %target, "the namespace the StageSet lives in is left alone");
-            Ok(false)
-        }
         Deletion::Delete(only_if) => {
+            if entry.id.kind == "Namespace"
+                && entry.id.group.is_empty()
+                && let Err(refusal) = may_delete_namespace(&namespace_facts(tenant, owner, &ours, &entry.id.name).await?)
+            {
+                tracing::warn!(object = %target, %refusal, "a namespace is left alone");
+                return Ok(false);
+            }
             let only_if = Preconditions {
                 uid: only_if.uid,
                 resource_version: None,
@@ -212,4 +216,37 @@ async fn remove_one(tenant: &Tenant, owner: &Owner, entry: &Entry) -> Result<boo
             }
         }
     }
+}
+
+/// What a namespace holds, as far as the tenant can see: nobody else's objects go with it (run 19, decisions 6).
+async fn namespace_facts(tenant: &Tenant, owner: &Owner, ours: &OwnerRef, name: &str) -> Result<NamespaceFacts, Error> {
+    let mut facts = NamespaceFacts {
+        name: name.to_owned(),
+        holds_stage_set: tenant.cluster().is_local() && owner.namespace == name,
+        foreign: Vec::new(),
+        unread: Vec::new(),
+    };
+    for (api_version, kind) in tenant.cluster().kinds().namespaced() {
+        if facts.holds_stage_set || !facts.foreign.is_empty() {
+            break;
+        }
+        let target = Target {
+            api_version,
+            kind,
+            namespace: Some(name.to_owned()),
+            name: String::new(),
+        };
+        match tenant.list(&target, None).await {
+            Ok(items) => facts.foreign.extend(items.into_iter().filter_map(|mut item| {
+                item["apiVersion"] = target.api_version.clone().into();
+                item["kind"] = target.kind.clone().into();
+                is_foreign_in_namespace(&item, ours).then(|| ObjectId::of(&item)).flatten()
+            })),
+            // Kinds that can only be created (reviews, bindings) hold nothing.
+            Err(e) if matches!(e.code(), Some(404 | 405)) => {}
+            Err(e) if e.is_forbidden() => facts.unread.push(target.kind),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(facts)
 }

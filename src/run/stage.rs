@@ -438,7 +438,7 @@ impl Pass<'_> {
         };
         let entry = &self.status.stages[at];
         let waited = entry.step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
-        let message = format!("stage \"{}\" {}", entry.name, entry.message.clone().unwrap_or_default());
+        let message = self.stored_message().unwrap_or_else(|| format!("stage \"{}\" {}", entry.name, entry.message.clone().unwrap_or_default()));
         let terminal = self.set.status.as_ref().is_some_and(|s| {
             s.conditions.iter().any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
         });
@@ -452,6 +452,14 @@ impl Pass<'_> {
             },
             wake,
         })
+    }
+
+    /// What Ready says of the failure already.
+    fn stored_message(&self) -> Option<String> {
+        self.stored_reason()?;
+        let conditions = &self.set.status.as_ref()?.conditions;
+        let told = conditions.iter().find(|c| matches!(c.type_.as_str(), crate::rules::condition::RECONCILING | crate::rules::condition::STALLED))?;
+        Some(told.message.clone())
     }
 
     fn stored_reason(&self) -> Option<crate::api::Reason> {

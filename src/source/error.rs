@@ -71,6 +71,7 @@ impl fmt::Display for NotReady {
                 }
                 Ok(())
             }
+            Self::Stale { observed: ..0, .. } => f.write_str("it has not been looked at by its controller yet"),
             Self::Stale {
                 generation,
                 observed,
