@@ -93,13 +93,15 @@ impl Applier<'_> {
         self.join_applyset(&mut object);
         let sent = content_hash(&object);
         let served = self.tenant.served(&target.api_version, &target.kind).await.map_err(|e| failed(&e))?;
-        let key = WatchKey::of("", self.tenant.identity(), &target, served.namespaced);
+        let key = WatchKey::of(self.tenant.cluster().key(), self.tenant.identity(), &target, served.namespaced);
         if let Some(known) = before.as_ref().filter(|k| k.sent == sent)
             && known.readiness.is_ready()
             && self.ctx.hub.knows(&key, &target.name, &known.uid, known.version) == Knowledge::Unchanged
         {
             return Ok((id, known.clone(), Change::Unchanged));
         }
+        // The watch begins before the first look, so that no change after it is missed.
+        self.ctx.hub.watch(&key, &served, self.tenant, self.owner);
         let live = self.tenant.get(&target).await.map_err(|e| failed(&e))?;
         if let Some(live) = &live {
             self.refuse_foreign(&target, live).await?;

@@ -13,6 +13,7 @@ mod render;
 mod stage;
 mod status;
 mod steady;
+mod target;
 mod teardown;
 mod verify;
 

@@ -37,6 +37,8 @@ pub struct Pass<'a> {
     pub(super) memory: &'a mut Memory,
     /// What each stage deploys in this step: pinned by the run, or what the source offers.
     pub(super) artifacts: Vec<Artifact>,
+    /// The cluster objects are applied to.
+    pub(super) target: super::target::Aim,
     pub(super) requested: bool,
     /// Something newer than the unfinished run waits.
     pub(super) outdated: bool,
@@ -64,6 +66,7 @@ impl<'a> Pass<'a> {
             status,
             memory,
             artifacts: Vec::new(),
+            target: super::target::Aim::local(ctx),
             requested: false,
             outdated: false,
             needed: HashSet::new(),
@@ -95,6 +98,9 @@ impl<'a> Pass<'a> {
             Err(unresolved) => return Ok(self.unresolved(&unresolved)),
         };
         self.note_attempted(&offered);
+        if let Some(end) = self.connect().await {
+            return Ok(end);
+        }
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
         match self.next(&offered).await? {
             Next::Steady => self.steady().await,
@@ -359,7 +365,7 @@ impl<'a> Pass<'a> {
     pub(super) fn tenant(&self, stage: &Stage) -> Tenant {
         let account = crate::api::common::non_empty(&stage.service_account_name)
             .or(crate::api::common::non_empty(&self.set.spec.service_account_name));
-        self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, account))
+        self.target.cluster.tenant(Identity::of(&self.owner.namespace, account))
     }
 
     /// The intervals of this StageSet, defaults applied.
