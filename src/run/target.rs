@@ -63,7 +63,11 @@ impl Pass<'_> {
         if let Some(reference) = self.set.spec.kube_config.clone() {
             match self.reach(&reference).await {
                 Ok(aim) => {
-                    id = aim.recorded.as_ref().and_then(|r| r.cluster_id.clone()).unwrap_or_default();
+                    id = aim
+                        .recorded
+                        .as_ref()
+                        .and_then(|r| r.cluster_id.clone())
+                        .unwrap_or_default();
                     self.target = aim;
                 }
                 Err(error) => return Some(self.unreachable(&error)),
@@ -82,7 +86,12 @@ impl Pass<'_> {
     async fn reach(&self, reference: &KubeConfig) -> Result<Aim, RemoteError> {
         let mut cluster = None;
         for account in readers(&self.set.spec) {
-            cluster = Some(self.ctx.clusters.target(&self.owner.namespace, reference, account).await?);
+            cluster = Some(
+                self.ctx
+                    .clusters
+                    .target(&self.owner.namespace, reference, account)
+                    .await?,
+            );
         }
         let cluster = cluster.ok_or(RemoteError::NoSecret)?;
         // Known since the connection was made.
@@ -100,7 +109,13 @@ impl Pass<'_> {
         let failure = failure(error);
         let stage = self.set.spec.stages.first().map_or("", |s| s.name.as_str());
         let message = format!("stage \"{stage}\" {}: {}", failure.operation, failure.message);
-        tracing::error!(stage, op = failure.operation, error = failure.message, terminal = false, "stage failed");
+        tracing::error!(
+            stage,
+            op = failure.operation,
+            error = failure.message,
+            terminal = false,
+            "stage failed"
+        );
         End {
             situation: Situation::Failed {
                 reason: failure.reason,
@@ -114,9 +129,16 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// A cluster that cannot be identified.
-    pub(super) async fn other_cluster(&self, stage: &str, record: &Record, cluster: &Cluster) -> Result<Option<OtherCluster>, Failure> {
+    pub(super) async fn other_cluster(
+        &self,
+        stage: &str,
+        record: &Record,
+        cluster: &Cluster,
+    ) -> Result<Option<OtherCluster>, Failure> {
         let at = self.status.stages.iter().position(|s| s.name == stage);
-        let revision = at.and_then(|at| self.artifacts.get(at)).map_or("", |a| a.revision.as_str());
+        let revision = at
+            .and_then(|at| self.artifacts.get(at))
+            .map_or("", |a| a.revision.as_str());
         let confirmed = self.annotation(annotation::CONFIRM_PRUNE);
         let found = other_cluster(stage, record, cluster, revision, confirmed).await;
         found.map_err(|e| Failure::of_request("prune", &e))
@@ -141,7 +163,11 @@ pub(super) async fn other_cluster(
         return Ok(None);
     }
     let found = cluster.id().await?.to_owned();
-    let confirm = if revision.is_empty() { found.clone() } else { revision.to_owned() };
+    let confirm = if revision.is_empty() {
+        found.clone()
+    } else {
+        revision.to_owned()
+    };
     if confirmed.is_some_and(|c| c == confirm || c == found) {
         return Ok(None);
     }
@@ -171,7 +197,12 @@ fn readers(spec: &StageSetSpec) -> Vec<Option<&str>> {
 ///
 /// # Errors
 /// [`RemoteError`]; a record of a remote cluster never leads to the local one.
-pub(super) async fn of_record(ctx: &Context, owner: &Owner, set: &StageSet, record: &Record) -> Result<Arc<Cluster>, RemoteError> {
+pub(super) async fn of_record(
+    ctx: &Context,
+    owner: &Owner,
+    set: &StageSet,
+    record: &Record,
+) -> Result<Arc<Cluster>, RemoteError> {
     match record.target.as_ref().and_then(|t| t.kube_config.as_ref()) {
         None => Ok(ctx.clusters.local().clone()),
         Some(reference) => {
@@ -222,7 +253,12 @@ pub(super) fn carried_over(stored: &Record, now: Option<&InventoryTarget>) -> Op
 ///
 /// # Errors
 /// The first failed write. Shards already set aside stay so, and the rest follow in the next pass.
-pub(super) async fn set_aside(ctx: &Context, owner: &Owner, stage: &str, now: Option<&InventoryTarget>) -> Result<(), cluster::Error> {
+pub(super) async fn set_aside(
+    ctx: &Context,
+    owner: &Owner,
+    stage: &str,
+    now: Option<&InventoryTarget>,
+) -> Result<(), cluster::Error> {
     let stored = record::of_stage(ctx, owner, stage);
     if stored.shards.is_empty() || same_reference(stored.target.as_ref(), now) {
         return Ok(());
@@ -277,8 +313,14 @@ mod tests {
     #[test]
     fn a_reference_is_its_secret_and_key() {
         let plain = target("a", None, Some("1"));
-        assert!(same_reference(Some(&plain), Some(&target("a", Some("value"), Some("2")))));
-        assert!(!same_reference(Some(&plain), Some(&target("a", Some("other"), Some("1")))));
+        assert!(same_reference(
+            Some(&plain),
+            Some(&target("a", Some("value"), Some("2")))
+        ));
+        assert!(!same_reference(
+            Some(&plain),
+            Some(&target("a", Some("other"), Some("1")))
+        ));
         assert!(!same_reference(Some(&plain), Some(&target("b", None, Some("1")))));
         assert!(!same_reference(Some(&plain), None));
         assert!(same_reference(None, None));
