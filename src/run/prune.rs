@@ -120,7 +120,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn held(&self, message: String) -> End {
+    fn prune_held(&self, message: String) -> End {
         End {
             situation: Situation::Held {
                 reason: Reason::PruneHeld,
@@ -140,7 +140,7 @@ impl Pass<'_> {
         let at = self.status.stages.iter().position(|s| s.name == plan.stage);
         let revision = at.map_or("", |at| self.artifacts[at].revision.as_str());
         let hold = guard.check(plan, revision, self.annotation(annotation::CONFIRM_PRUNE)).err()?;
-        Some(self.held(hold.to_string()))
+        Some(self.prune_held(hold.to_string()))
     }
 
     /// Deletes what left one stage, on the cluster and as the account it was applied with. `Some` when that has to be
@@ -154,7 +154,7 @@ impl Pass<'_> {
         if !delete.is_empty() {
             let cluster = of_record(self.ctx, self.owner, &self.set, record).await.map_err(|e| super::target::failure(&e))?;
             if let Some(other) = self.other_cluster(&plan.stage, record, &cluster).await? {
-                return Ok(Some(self.held(other.to_string())));
+                return Ok(Some(self.prune_held(other.to_string())));
             }
             let tenant = cluster.tenant(Identity::of(&self.owner.namespace, record.account.as_deref()));
             removal = remove(&tenant, self.owner, delete).await;

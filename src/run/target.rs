@@ -220,10 +220,8 @@ pub(super) fn failure(error: &RemoteError) -> Failure {
         _ => Remedy::Retry,
     };
     Failure {
-        reason: Reason::StageFailed,
-        operation: OPERATION,
-        message: error.to_string(),
         remedy,
+        ..Failure::retried(OPERATION, error.to_string())
     }
 }
 
