@@ -13,7 +13,7 @@ use super::render::content_hash;
 use super::treatment;
 use crate::api::names::{FIELD_MANAGER, applyset};
 use crate::cluster::watch::{Knowledge, Owner, WatchKey, parse_version};
-use crate::cluster::{self, Preconditions, Target, Tenant, is_deleting, resource_version, uid};
+use crate::cluster::{self, Preconditions, Served, Target, Tenant, is_deleting, resource_version, uid};
 use crate::rules::conflict::{BeforeApply, Decision, Policy, before_apply, immutable_conflict, on_conflict, trial_object};
 use crate::rules::drift::{self, IgnoreRule, object_to_send};
 use crate::rules::inventory::{ObjectId, OwnerRef, owner_of};
@@ -160,14 +160,15 @@ impl Applier<'_> {
         }
         let sent = content_hash(&conflict.object);
         let applied = self.tenant.apply(&conflict.object, FIELD_MANAGER, false).await.map_err(|e| failed(&e))?;
-        let key = self.key(&conflict.target).await?;
+        let (key, _) = self.key(&conflict.target).await?;
         Ok(Some(self.learn(&key, &conflict.target, &applied, sent, None)))
     }
 
-    async fn key(&self, target: &Target) -> Result<WatchKey, Failure> {
+    async fn key(&self, target: &Target) -> Result<(WatchKey, Served), Failure> {
         let served = self.tenant.served(&target.api_version, &target.kind).await;
         let served = served.map_err(|e| Failure::of_request("apply", &e))?;
-        Ok(WatchKey::of("", self.tenant.identity(), target, served.namespaced))
+        let cluster = self.tenant.cluster().key();
+        Ok((WatchKey::of(cluster, self.tenant.identity(), target, served.namespaced), served))
     }
 
     async fn one(&self, mut object: Value, before: Option<Known>) -> Result<Step, Failure> {
@@ -176,13 +177,15 @@ impl Applier<'_> {
         let id = ObjectId::of(&object).ok_or_else(|| Failure::retried("apply", format!("{target} has no identity")))?;
         self.join_applyset(&mut object);
         let sent = content_hash(&object);
-        let key = self.key(&target).await?;
+        let (key, served) = self.key(&target).await?;
         if let Some(known) = before.as_ref().filter(|k| k.sent == sent && !k.skipped)
             && known.readiness.is_ready()
             && self.ctx.hub.knows(&key, &target.name, &known.uid, known.version) == Knowledge::Unchanged
         {
             return Ok(Step::Done(id, known.clone(), Change::Unchanged));
         }
+        // The watch begins before the first look, so that no change after it is missed.
+        self.ctx.hub.watch(&key, &served, self.tenant, self.owner);
         let live = self.tenant.get(&target).await.map_err(|e| Failure::of_access("apply", &e, "get", &target))?;
         if live.as_ref().is_some_and(is_deleting) {
             return Ok(Step::Leaving(id, Known::leaving(before.as_ref())));

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::notify::Notifier;
 use super::outcome::{Missing, Remedy};
 use crate::cache::{Inventories, Sources, StageSets};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Clusters};
 use crate::cluster::watch::{Hub, Owner};
 use crate::config::Config;
 use crate::rules::drift::DriftLoops;
@@ -22,6 +22,8 @@ use crate::telemetry::Metrics;
 pub struct Context {
     pub config: Config,
     pub cluster: Arc<Cluster>,
+    /// The local cluster and those reached by kubeconfig.
+    pub clusters: Arc<Clusters>,
     pub hub: Arc<Hub>,
     pub sets: Arc<StageSets>,
     pub inventories: Arc<Inventories>,
@@ -56,6 +58,8 @@ impl Memories {
 pub struct Memory {
     /// UID the rest belongs to: a namesake created later starts afresh.
     pub uid: String,
+    /// Identity of the remote cluster the rest was learned on; empty for the local one.
+    pub target: String,
     pub stages: HashMap<String, StageMemory>,
     /// Steps in a row that ended undecided.
     pub undecided: u32,

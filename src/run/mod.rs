@@ -15,6 +15,7 @@ mod restore;
 mod stage;
 mod status;
 mod steady;
+mod target;
 mod teardown;
 mod treatment;
 mod verify;

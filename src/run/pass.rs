@@ -40,6 +40,8 @@ pub struct Pass<'a> {
     pub(super) memory: &'a mut Memory,
     /// What each stage deploys in this step: pinned by the run, or what the source offers.
     pub(super) artifacts: Vec<Artifact>,
+    /// The cluster objects are applied to.
+    pub(super) target: super::target::Aim,
     pub(super) requested: bool,
     /// Something newer than the unfinished run waits.
     pub(super) outdated: bool,
@@ -71,6 +73,7 @@ impl<'a> Pass<'a> {
             status,
             memory,
             artifacts: Vec::new(),
+            target: super::target::Aim::local(ctx),
             requested: false,
             outdated: false,
             holding: false,
@@ -119,6 +122,9 @@ impl<'a> Pass<'a> {
 
     /// Begins, resumes, or looks after what is deployed.
     async fn go_on(&mut self, offered: Vec<Artifact>) -> Result<End, Stop> {
+        if let Some(end) = self.connect().await {
+            return Ok(end);
+        }
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
         match self.restore_records().await {
             Ok(restored) => self.prune_deferred = restored,
@@ -417,7 +423,7 @@ impl<'a> Pass<'a> {
     pub(super) fn tenant(&self, stage: &Stage) -> Tenant {
         let account = crate::api::common::non_empty(&stage.service_account_name)
             .or(crate::api::common::non_empty(&self.set.spec.service_account_name));
-        self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, account))
+        self.target.cluster.tenant(Identity::of(&self.owner.namespace, account))
     }
 
     /// The intervals of this StageSet, defaults applied.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, jittered};
 use super::record::{self, Record};
+use super::target::{of_record, same_reference};
 use super::verify::target_of;
 use crate::api::names::annotation;
 use crate::api::Reason;
@@ -89,9 +90,13 @@ impl Pass<'_> {
             });
         }
         let records = record::all(self.ctx, self.owner);
-        let stored: Vec<_> = records.iter().map(|(stored, _)| stored.clone()).collect();
-        let plans = prune_set(&stored, &desired)
-            .map_err(|claims| Failure::retried("prune", claims.iter().map(|c| c.id.to_string()).collect::<Vec<_>>().join(", ")))?;
+        let now = self.target.recorded.clone();
+        let here = |record: &Record| same_reference(record.target.as_ref(), now.as_ref());
+        let stored = |on: &dyn Fn(&Record) -> bool| -> Vec<_> { records.iter().filter(|(_, r)| on(r)).map(|(s, _)| s.clone()).collect() };
+        let claimed = |claims: Vec<inventory::DuplicateClaim>| Failure::retried("prune", claims.iter().map(|c| c.id.to_string()).collect::<Vec<_>>().join(", "));
+        let mut plans = prune_set(&stored(&here), &desired).map_err(claimed)?;
+        // What another cluster has of the same name is not what is wanted here.
+        plans.extend(prune_set(&stored(&|r| !here(r)), &[]).map_err(claimed)?);
         for plan in &plans {
             if let Some(held) = self.guard(plan) {
                 return Ok(Some(held));
@@ -99,9 +104,37 @@ impl Pass<'_> {
         }
         for plan in &plans {
             let record = records.iter().find(|(s, _)| s.name == plan.stage).map(|(_, r)| r);
-            self.prune_stage(plan, record.unwrap_or(&Record::default())).await?;
+            if let Some(held) = self.prune_stage(plan, record.unwrap_or(&Record::default())).await? {
+                return Ok(Some(held));
+            }
         }
+        self.adopt_cluster().await?;
         Ok(None)
+    }
+
+    /// Nothing of the time before is left: from here on the records name the cluster that is reached now.
+    async fn adopt_cluster(&mut self) -> Result<(), Failure> {
+        let spec = self.set.spec.clone();
+        for (at, stage) in spec.stages.iter().enumerate() {
+            let record = record::of_stage(self.ctx, self.owner, &stage.name);
+            if !record.shards.is_empty() && record.target != self.target.recorded {
+                let written = self.recorder(at, stage).write(&record.entries()).await;
+                written.map_err(|e| Failure::of_request("prune", &e))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn prune_held(&self, message: String) -> End {
+        End {
+            situation: Situation::Held {
+                reason: Reason::PruneHeld,
+                message,
+                retrying: false,
+                deployed: false,
+            },
+            wake: Wake::In(jittered(self.cadence().interval)),
+        }
     }
 
     fn guard(&self, plan: &StagePrune) -> Option<End> {
@@ -112,20 +145,27 @@ impl Pass<'_> {
         let at = self.status.stages.iter().position(|s| s.name == plan.stage);
         let revision = at.map_or("", |at| self.artifacts[at].revision.as_str());
         let hold = guard.check(plan, revision, self.annotation(annotation::CONFIRM_PRUNE)).err()?;
-        Some(End {
-            situation: Situation::Held {
-                reason: Reason::PruneHeld,
-                message: hold.to_string(),
-                retrying: false,
-                deployed: false,
-            },
-            wake: Wake::In(jittered(self.cadence().interval)),
-        })
+        Some(self.prune_held(hold.to_string()))
     }
 
-    async fn prune_stage(&mut self, plan: &StagePrune, record: &Record) -> Result<(), Failure> {
-        let tenant = self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, record.account.as_deref()));
-        let removal = remove(&tenant, self.owner, &plan.delete).await;
+    /// Deletes what left one stage, on the cluster and as the account it was applied with. `Some` when that has to be
+    /// confirmed first.
+    async fn prune_stage(&mut self, plan: &StagePrune, record: &Record) -> Result<Option<End>, Failure> {
+        let left_alone = super::target::set_aside_from(&plan.stage)
+            .and_then(|stage| self.set.spec.stages.iter().find(|s| s.name == stage))
+            .is_some_and(|stage| !stage.prunes());
+        let delete = if left_alone { &[][..] } else { &plan.delete };
+        let mut removal = Removal::default();
+        if !delete.is_empty() {
+            let cluster = of_record(self.ctx, self.owner, &self.set, record).await.map_err(|e| super::target::failure(&e))?;
+            if let Some(other) = self.other_cluster(&plan.stage, record, &cluster).await? {
+                return Ok(Some(self.prune_held(other.to_string())));
+            }
+            let tenant = cluster.tenant(Identity::of(&self.owner.namespace, record.account.as_deref()));
+            removal = remove(&tenant, self.owner, delete).await;
+        } else if left_alone {
+            removal.settled = plan.delete.iter().map(|e| e.id.clone()).collect();
+        }
         let mut kept: Entries = record.entries();
         kept.retain(|id, _| !removal.settled.contains(id) && !plan.forgotten.contains(id) && !plan.moved.iter().any(|(m, _)| m == id));
         let position = self.status.stages.iter().position(|s| s.name == plan.stage);
@@ -144,7 +184,7 @@ impl Pass<'_> {
             None => {}
         }
         match removal.errors.first() {
-            None => Ok(()),
+            None => Ok(None),
             Some(first) => {
                 let mut failure = Failure::of_request("prune", first);
                 if removal.errors.len() > 1 {

@@ -36,6 +36,9 @@ pub fn inputs_digest(artifact: &Artifact, spec: &StageSetSpec, stage: &Stage) ->
     };
     add(&artifact.digest);
     add(spec.service_account_name.as_deref().unwrap_or_default());
+    if let Some(reference) = &spec.kube_config {
+        add(&serde_json::to_string(reference).unwrap_or_default());
+    }
     // Field order is the declaration order, so the text is stable for a given release.
     add(&serde_json::to_string(&spec.ignore).unwrap_or_default());
     add(&serde_json::to_string(stage).unwrap_or_default());

@@ -214,9 +214,12 @@ impl Pass<'_> {
     /// Records stored and rendered objects, before anything is applied.
     async fn record(&mut self, at: usize, stage: &Stage, rendered: &Rendered) -> Result<(), Failure> {
         let now: Entries = rendered.objects.iter().filter_map(Entry::of).map(|e| (e.id, e.version)).collect();
-        let stored = super::record::of_stage(self.ctx, self.owner, &stage.name).entries();
-        let wanted = union(&stored, &now);
-        let shards = self.recorder(at, stage).write(&wanted).await;
+        let target = self.target.recorded.as_ref();
+        let aside = super::target::set_aside(self.ctx, self.owner, &stage.name, target).await;
+        aside.map_err(|e| Failure::of_request("record inventory", &e))?;
+        let stored = super::record::of_stage(self.ctx, self.owner, &stage.name);
+        let wanted = union(&stored.entries(), &now);
+        let shards = self.recorder(at, stage).before_prune(&stored, &now).write(&wanted).await;
         let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
         let entry = &mut self.status.stages[at];
         entry.entries_count = i64::try_from(wanted.len()).ok();
@@ -244,7 +247,9 @@ impl Pass<'_> {
             stage: &stage.name,
             position: at,
             account: crate::api::common::non_empty(&stage.service_account_name)
-                .or(crate::api::common::non_empty(&self.set.spec.service_account_name)),
+                .or(crate::api::common::non_empty(&self.set.spec.service_account_name))
+                .map(str::to_owned),
+            target: self.target.recorded.clone(),
         }
     }
 
@@ -352,7 +357,7 @@ impl Pass<'_> {
         for (id, known) in memory.objects.iter().filter(|(_, k)| !k.readiness.is_ready()) {
             let target = target_of(id, &known.api_version);
             if let Ok(served) = tenant.served(&target.api_version, &target.kind).await {
-                let key = crate::cluster::watch::WatchKey::of("", tenant.identity(), &target, served.namespaced);
+                let key = crate::cluster::watch::WatchKey::of(tenant.cluster().key(), tenant.identity(), &target, served.namespaced);
                 self.ctx.hub.watch(&key, &served, tenant, self.owner);
                 self.needed.insert(key);
             }

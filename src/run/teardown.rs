@@ -12,10 +12,11 @@ use super::outcome::{Stop, Wake};
 use super::prune::remove;
 use super::record::{self, Record};
 use super::status;
+use super::target::{OtherCluster, of_record, other_cluster};
 use crate::api::names::{FINALIZER, annotation};
 use crate::api::{Reason, StageSet};
 use crate::cluster::watch::Owner;
-use crate::cluster::{Error, Identity};
+use crate::cluster::{Error, Identity, RemoteError};
 use crate::rules::backoff::{ERROR_LADDER, Ladder};
 use crate::rules::condition::{Situation, conditions, transition};
 use crate::rules::inventory::{Entry, StoredStage};
@@ -55,6 +56,11 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner, set: Arc<StageSet>, memory:
                 return hold_progress(ctx, owner, &set, memory, message, Wake::In(wake)).await;
             }
             Torn::Failed(error) => return failed(ctx, owner, &set, memory, &stored.name, error).await,
+            Torn::Unreachable(error) => {
+                let message = format!("stage \"{}\" connect to target cluster: {error}", stored.name);
+                return wait_for_cluster(ctx, owner, &set, memory, Reason::StageFailed, message).await;
+            }
+            Torn::Elsewhere(other) => return wait_for_cluster(ctx, owner, &set, memory, Reason::PruneHeld, other.to_string()).await,
         }
     }
     drop_finalizer(ctx, owner, &set).await
@@ -69,14 +75,31 @@ enum Torn {
     Gone,
     Leaving(String),
     Failed(Error),
+    /// The cluster the objects are on cannot be reached.
+    Unreachable(RemoteError),
+    /// The cluster the objects are on is not the one that is reached now.
+    Elsewhere(OtherCluster),
 }
 
 async fn tear_down(ctx: &Arc<Context>, owner: &Owner, set: &StageSet, stored: &StoredStage, record: &Record, memory: &mut Memory) -> Torn {
-    let in_spec = set.spec.stages.iter().find(|s| s.name == stored.name);
+    let name = super::target::set_aside_from(&stored.name).unwrap_or(&stored.name);
+    let in_spec = set.spec.stages.iter().find(|s| s.name == name);
     if in_spec.is_some_and(|s| !s.prunes()) {
         return Torn::Gone;
     }
-    let tenant = ctx.cluster.tenant(Identity::of(&owner.namespace, record.account.as_deref()));
+    let cluster = match of_record(ctx, owner, set, record).await {
+        Ok(cluster) => cluster,
+        Err(error) => return Torn::Unreachable(error),
+    };
+    let deployed = set.status.as_ref().and_then(|s| s.stages.iter().find(|s| s.name == stored.name));
+    let revision = deployed.and_then(|s| s.applied_revision.as_deref()).unwrap_or_default();
+    let confirmed = set.metadata.annotations.as_ref().and_then(|a| a.get(annotation::CONFIRM_PRUNE)).map(String::as_str);
+    match other_cluster(&stored.name, record, &cluster, revision, confirmed).await {
+        Ok(None) => {}
+        Ok(Some(other)) => return Torn::Elsewhere(other),
+        Err(error) => return Torn::Failed(error),
+    }
+    let tenant = cluster.tenant(Identity::of(&owner.namespace, record.account.as_deref()));
     let left: Vec<Entry> = stored
         .entries
         .iter()
@@ -94,6 +117,16 @@ async fn tear_down(ctx: &Arc<Context>, owner: &Owner, set: &StageSet, stored: &S
         None if leaving.is_empty() => Torn::Gone,
         None => Torn::Leaving(leaving.join(", ")),
     }
+}
+
+/// Somebody has to restore a Secret, or confirm; past the bound the objects are left behind, and that is told.
+async fn wait_for_cluster(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, memory: &mut Memory, reason: Reason, message: String) -> Result<Wake, Stop> {
+    if overdue(ctx, set) {
+        return force(ctx, owner, set, "timed_out", &message).await;
+    }
+    memory.undecided = memory.undecided.saturating_add(1);
+    let wake = Wake::In(ERROR_LADDER.wait(memory.undecided.min(6)));
+    hold(ctx, owner, set, memory, reason, message, wake).await
 }
 
 fn overdue(ctx: &Context, set: &StageSet) -> bool {
@@ -156,7 +189,7 @@ async fn hold_progress(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, m
 
 async fn hold(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, memory: &mut Memory, reason: Reason, message: String, wake: Wake) -> Result<Wake, Stop> {
     let situation = match reason {
-        Reason::DeletionProtected => Situation::Held {
+        Reason::DeletionProtected | Reason::PruneHeld => Situation::Held {
             reason,
             message,
             retrying: false,

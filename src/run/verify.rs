@@ -170,11 +170,11 @@ impl Observer<'_> {
         let served = match self.tenant.served(&target.api_version, &target.kind).await {
             Ok(served) => served,
             Err(Error::UnknownKind { .. }) => {
-                return Ok((WatchKey::of("", self.tenant.identity(), &target, true), Coverage::None));
+                return Ok((WatchKey::of(self.tenant.cluster().key(), self.tenant.identity(), &target, true), Coverage::None));
             }
             Err(e) => return Err(Failure::of_request("verify", &e)),
         };
-        let key = WatchKey::of("", self.tenant.identity(), &target, served.namespaced);
+        let key = WatchKey::of(self.tenant.cluster().key(), self.tenant.identity(), &target, served.namespaced);
         needed.insert(key.clone());
         let coverage = self.ctx.hub.watch(&key, &served, self.tenant, self.owner);
         Ok((key, coverage))

@@ -108,7 +108,6 @@ features! {
 
 /// The features this release does not have. An entry goes when its feature comes.
 const MISSING: &[Feature] = &[
-    Feature::RemoteClusters,
     Feature::CloudClusters,
     Feature::PostBuild,
     Feature::ReadyExpressions,
