@@ -6,6 +6,7 @@ pub mod condition;
 pub mod conflict;
 pub mod drift;
 pub mod duration;
+pub mod expr;
 pub mod inventory;
 pub mod next;
 pub mod order;
