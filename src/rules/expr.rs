@@ -34,11 +34,17 @@ pub const VARIABLES: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "sta
 pub const MAX_LENGTH: usize = 4096;
 /// Deepest nesting of an expression; a chain such as `a.b.c` or `a + b + c` nests with every link.
 pub const MAX_DEPTH: usize = 200;
+/// Brackets and choices that the parser takes within each other.
+pub const MAX_NESTING: usize = 90;
 /// Cost one evaluation may have. The reference counts differently in detail; the order of magnitude is the same.
 pub const BUDGET: u64 = 10_000_000;
 
 /// Stack for parsing: the parser recurses along chains, which [`MAX_LENGTH`] alone bounds.
 const PARSER_STACK: usize = 64 << 20;
+/// Stack that one level of an expression may need when it is evaluated: the library's frames are that large.
+const LEVEL_STACK: usize = 64 << 10;
+/// Levels, with the counting, that are evaluated on the stack of the caller.
+const LEVELS_IN_PLACE: usize = 12;
 /// Source text kept compiled, in bytes; a compiled expression takes some hundred times its text at worst.
 const CACHED_TEXT: usize = 128 << 10;
 
@@ -50,8 +56,14 @@ pub enum ExprError {
     #[error("it has {length} bytes; at most {MAX_LENGTH} are allowed")]
     TooLong { length: usize },
     #[error("at line {line}, column {column}: {message}")]
-    Syntax { line: isize, column: isize, message: String },
-    #[error("it nests more than {MAX_DEPTH} levels deep; shorten its chains")]
+    Syntax {
+        line: isize,
+        column: isize,
+        message: String,
+    },
+    #[error(
+        "it nests too deep; a chain may have {MAX_DEPTH} links, and {MAX_NESTING} brackets may stand in each other"
+    )]
     TooDeep,
     #[error("there is no variable \"{name}\"; an expression sees {}", VARIABLES.join(", "))]
     UnknownVariable { name: String },
@@ -60,7 +72,10 @@ pub enum ExprError {
     #[error("the function \"{name}\" does not take {count} arguments")]
     ArgumentCount { name: String, count: usize },
     #[error("{operator} needs true or false, not a value of type {found}")]
-    Operand { operator: &'static str, found: &'static str },
+    Operand {
+        operator: &'static str,
+        found: &'static str,
+    },
     #[error("a value of type {found} has no field \"{field}\"")]
     NoFields { found: &'static str, field: String },
     #[error("objects of type \"{name}\" cannot be made")]
@@ -102,6 +117,8 @@ pub struct Expression {
     root: IdedExpr,
     variables: Vec<&'static str>,
     loops: bool,
+    /// Depth, with the counting.
+    depth: usize,
 }
 
 impl Expression {
@@ -125,11 +142,19 @@ impl Expression {
         if source.len() > MAX_LENGTH {
             return Err(ExprError::TooLong { length: source.len() });
         }
-        let parsed = parse_apart(source.to_owned())?;
+        // All of it recurses, dropping what is refused too, so it has a stack of its own.
+        let source = source.to_owned();
+        apart(PARSER_STACK, || Self::parse(source)).unwrap_or(Err(ExprError::Parser))
+    }
+
+    fn parse(source: String) -> Result<Self, ExprError> {
+        let parsed = parse(&source)?;
         let facts = check::check(&parsed)?;
+        let root = meter::meter(parsed);
         Ok(Self {
-            source: source.to_owned(),
-            root: meter::meter(parsed),
+            source,
+            depth: check::depth(&root),
+            root,
             variables: facts.variables,
             loops: facts.loops,
         })
@@ -151,6 +176,17 @@ impl Expression {
     /// # Errors
     /// There is no result, or none that is true or false.
     pub fn evaluate(&self, object: &Value) -> Result<bool, EvalError> {
+        if self.depth <= LEVELS_IN_PLACE {
+            return self.evaluate_here(object);
+        }
+        let given_up = Err(EvalError::Operation("it cannot be evaluated"));
+        apart((self.depth + LEVELS_IN_PLACE) * LEVEL_STACK, || {
+            self.evaluate_here(object)
+        })
+        .unwrap_or(given_up)
+    }
+
+    fn evaluate_here(&self, object: &Value) -> Result<bool, EvalError> {
         let mut context = Context::with_env(env::shared());
         for name in &self.variables {
             context.add_variable_as_val(*name, value::variable(object, name));
@@ -173,9 +209,9 @@ impl Expression {
     /// What went wrong, without values: they may be confidential.
     fn explain(&self, error: &ExecutionError) -> EvalError {
         match error {
-            ExecutionError::NoSuchKey(key) if self.source.contains(key.as_str()) => EvalError::NoSuchField {
-                field: key.to_string(),
-            },
+            ExecutionError::NoSuchKey(key) if self.source.contains(key.as_str()) => {
+                EvalError::NoSuchField { field: key.to_string() }
+            }
             ExecutionError::NoSuchKey(_) => EvalError::NoSuchKey,
             ExecutionError::NoSuchOverload(overload) => EvalError::Types(overload.to_string()),
             ExecutionError::UnexpectedType { got, want } => {
@@ -199,21 +235,22 @@ impl Expression {
     }
 }
 
-/// Parses on a thread with a large stack. A tree that nests too deep is dropped there too: dropping recurses.
-fn parse_apart(source: String) -> Result<IdedExpr, ExprError> {
-    std::thread::Builder::new()
-        .name("cel-parser".to_owned())
-        .stack_size(PARSER_STACK)
-        .spawn(move || parse(&source))
-        .map_err(|_| ExprError::Parser)?
-        .join()
-        .unwrap_or(Err(ExprError::Parser))
+/// Runs `work` on a stack of its own; `None` where there is no thread to be had, or it panicked.
+fn apart<T: Send>(stack: usize, work: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("expression".to_owned())
+            .stack_size(stack);
+        thread.spawn_scoped(scope, work).ok()?.join().ok()
+    })
 }
 
 fn parse(source: &str) -> Result<IdedExpr, ExprError> {
     match env::shared().parser().parse(source) {
-        Ok(parsed) if check::deeper_than(&parsed, MAX_DEPTH) => Err(ExprError::TooDeep),
+        Ok(parsed) if check::depth(&parsed) > MAX_DEPTH => Err(ExprError::TooDeep),
         Ok(parsed) => Ok(parsed),
+        // The parser has a limit of its own, and a text for it that is no text for a person.
+        Err(_) if nesting(source) > MAX_NESTING => Err(ExprError::TooDeep),
         Err(errors) => Err(match errors.errors.first() {
             Some(first) => ExprError::Syntax {
                 line: first.pos.0,
@@ -223,6 +260,21 @@ fn parse(source: &str) -> Result<IdedExpr, ExprError> {
             None => ExprError::Parser,
         }),
     }
+}
+
+/// Brackets within each other, and choices, wherever they stand.
+fn nesting(source: &str) -> usize {
+    let mut deepest = 0;
+    let mut open: usize = 0;
+    for byte in source.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' | b'?' => open += 1,
+            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(open);
+    }
+    deepest
 }
 
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
@@ -251,10 +303,19 @@ impl Cache {
             self.old = std::mem::take(&mut self.young);
             self.size = 0;
         }
-        if self.young.insert(expression.source.clone(), expression.clone()).is_none() {
+        if self
+            .young
+            .insert(expression.source.clone(), expression.clone())
+            .is_none()
+        {
             self.size += expression.source.len();
         }
     }
+}
+
+/// An expression as a message shows it: on one line, and not all of a long one.
+pub fn shown(source: &str) -> String {
+    text::shortened(source, 160)
 }
 
 /// The distinct variables among `names`, in the order of [`VARIABLES`].

@@ -7,14 +7,15 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::context::{Context, Known};
+use super::judge::Judge;
 use super::outcome::Failure;
 use super::render::content_hash;
 use crate::api::names::{FIELD_MANAGER, applyset};
 use crate::cluster::watch::{Knowledge, Owner, WatchKey, parse_version};
-use crate::cluster::{self, Target, Tenant, resource_version, uid};
+use crate::cluster::{self, Served, Target, Tenant, resource_version, uid};
 use crate::rules::inventory::{ObjectId, OwnerRef, owner_of};
 use crate::rules::order::{self, Wave};
-use crate::rules::readiness::{Readiness, judge};
+use crate::rules::readiness::Readiness;
 
 /// Objects of one kind that are sent at once.
 const PARALLEL: usize = 8;
@@ -40,8 +41,17 @@ pub struct Applier<'a> {
     pub ctx: &'a Arc<Context>,
     pub owner: &'a Owner,
     pub tenant: &'a Tenant,
+    pub judge: &'a Judge,
     /// Id of the ApplySet the objects join.
     pub part_of: String,
+}
+
+/// Where an object is found.
+struct Place<'a> {
+    id: &'a ObjectId,
+    target: &'a Target,
+    key: &'a WatchKey,
+    served: &'a Served,
 }
 
 impl Applier<'_> {
@@ -68,7 +78,10 @@ impl Applier<'_> {
                     .await;
                 for result in applied {
                     let (id, now_known, change) = result?;
-                    current.push((id.clone(), now_known.readiness.clone()));
+                    // What its controller makes of it is for the verify: the controller may come with the next wave.
+                    if !self.judge.covers(&id) && now_known.settles_at.is_none() {
+                        current.push((id.clone(), now_known.readiness.clone()));
+                    }
                     known.insert(id.clone(), now_known);
                     report.changed.push((id, change));
                 }
@@ -96,16 +109,23 @@ impl Applier<'_> {
         let key = WatchKey::of("", self.tenant.identity(), &target, served.namespaced);
         if let Some(known) = before.as_ref().filter(|k| k.sent == sent)
             && known.readiness.is_ready()
+            && known.rules == self.judge.rules(&id)
             && self.ctx.hub.knows(&key, &target.name, &known.uid, known.version) == Knowledge::Unchanged
         {
             return Ok((id, known.clone(), Change::Unchanged));
         }
+        let place = Place {
+            id: &id,
+            target: &target,
+            key: &key,
+            served: &served,
+        };
         let live = self.tenant.get(&target).await.map_err(|e| failed(&e))?;
         if let Some(live) = &live {
             self.refuse_foreign(&target, live).await?;
             let same_release = before.as_ref().is_some_and(|k| k.sent == sent && k.uid == uid(live));
             if same_release && !crate::rules::drift::differs(&object, live) {
-                let known = self.learn(&key, &target, live, sent, before.as_ref());
+                let known = self.learn(&place, live, sent, before.as_ref()).await;
                 return Ok((id, known, Change::Unchanged));
             }
         }
@@ -116,7 +136,7 @@ impl Applier<'_> {
             Some(_) => Change::Configured,
         };
         let before = before.filter(|_| change == Change::Unchanged);
-        let known = self.learn(&key, &target, &applied, sent, before.as_ref());
+        let known = self.learn(&place, &applied, sent, before.as_ref()).await;
         Ok((id, known, change))
     }
 
@@ -126,18 +146,22 @@ impl Applier<'_> {
         }
     }
 
-    fn learn(&self, key: &WatchKey, target: &Target, live: &Value, sent: u64, before: Option<&Known>) -> Known {
+    async fn learn(&self, at: &Place<'_>, live: &Value, sent: u64, before: Option<&Known>) -> Known {
         let now = Timestamp::now();
         let version = parse_version(Some(resource_version(live)));
-        self.ctx.hub.note(key, &target.name, uid(live), version, self.owner);
+        self.ctx.hub.note(at.key, &at.target.name, uid(live), version, self.owner);
+        let changed_at = before.map_or(now, |b| b.changed_at);
+        let verdict = self.judge.judge(at.id, live, Some(at.served), changed_at).await;
         Known {
-            api_version: target.api_version.clone(),
+            api_version: at.target.api_version.clone(),
             uid: uid(live).to_owned(),
             version,
             sent,
             compared: version,
-            readiness: judge(live, now),
-            changed_at: before.map_or(now, |b| b.changed_at),
+            readiness: verdict.readiness,
+            rules: verdict.rules,
+            settles_at: verdict.settles_at,
+            changed_at,
         }
     }
 

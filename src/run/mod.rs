@@ -3,6 +3,7 @@
 
 mod apply;
 mod context;
+mod judge;
 mod notify;
 mod outcome;
 mod pass;

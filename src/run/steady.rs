@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::apply::{Applier, Change};
 use super::context::{Known, StageMemory};
+use super::judge::Judge;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed, jittered};
@@ -20,7 +21,7 @@ use crate::api::{Reason, Stage, StagePhase, Step};
 use crate::cluster::Tenant;
 use crate::rules::condition::{READY, Situation};
 use crate::rules::inventory::{Entry, ObjectId, applyset_id};
-use crate::rules::readiness::{Overall, name_blockers};
+use crate::rules::readiness::{self, Overall, name_blockers};
 
 /// What a look at one stage means for the StageSet.
 enum Health {
@@ -123,7 +124,8 @@ impl Pass<'_> {
         memory: &mut StageMemory,
         needed: &mut std::collections::HashSet<crate::cluster::watch::WatchKey>,
     ) -> Result<Look, Failure> {
-        let observer = self.observer(tenant, mode);
+        let judge = Judge::of(stage, &self.owner.namespace)?;
+        let observer = self.observer(tenant, &judge, mode);
         let mut look = Look::default();
         if mode != Mode::Full || observer.stale(&memory.objects, needed, &mut look).await?.is_empty() {
             return observer.look(&mut memory.objects, needed, None).await;
@@ -144,8 +146,15 @@ impl Pass<'_> {
         if look.drifted.is_empty() {
             return Ok(look);
         }
-        self.correct(stage, tenant, part_of, &look, sent, memory).await?;
-        let observer = self.observer(tenant, Mode::JustApplied);
+        let applier = Applier {
+            ctx: self.ctx,
+            owner: self.owner,
+            tenant,
+            judge: &judge,
+            part_of,
+        };
+        self.correct(stage, &applier, &look, sent, memory).await?;
+        let observer = self.observer(tenant, &judge, Mode::JustApplied);
         observer.look(&mut memory.objects, needed, None).await
     }
 
@@ -153,19 +162,12 @@ impl Pass<'_> {
     async fn correct(
         &self,
         stage: &Stage,
-        tenant: &Tenant,
-        part_of: String,
+        applier: &Applier<'_>,
         look: &Look,
         mut sent: HashMap<ObjectId, Value>,
         memory: &mut StageMemory,
     ) -> Result<(), Failure> {
         let objects: Vec<Value> = look.drifted.iter().filter_map(|id| sent.remove(id)).collect();
-        let applier = Applier {
-            ctx: self.ctx,
-            owner: self.owner,
-            tenant,
-            part_of,
-        };
         for id in &look.drifted {
             if let Some(known) = memory.objects.get_mut(id) {
                 known.sent = 0;
@@ -203,9 +205,10 @@ impl Pass<'_> {
 
     /// Keeps the stage's phase true to what was seen; Ready only follows once the bound has run out.
     fn health(&mut self, at: usize, stage: &Stage, look: &Look) -> Health {
-        let waits = stage.ready_checks.as_ref().is_none_or(|c| !c.disable_wait);
-        let blocking = match look.overall() {
-            Overall::Failed(some) | Overall::Waiting(some) if waits => name_blockers(&some, 5),
+        let judge = Judge::of(stage, &self.owner.namespace).ok();
+        let awaited = look.awaited.iter().filter(|one| judge.as_ref().is_none_or(|j| j.awaits(&one.id)));
+        let blocking = match readiness::overall(awaited.cloned()) {
+            Overall::Failed(some) | Overall::Waiting(some) => name_blockers(&some, 5),
             _ => {
                 if self.status.stages[at].phase != Some(StagePhase::Ready) {
                     self.enter(at, StagePhase::Ready, Step::Done);

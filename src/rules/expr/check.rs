@@ -47,16 +47,15 @@ pub(super) fn check(root: &IdedExpr) -> Result<Facts, ExprError> {
     })
 }
 
-/// Whether the tree is deeper than `limit`, without recursion.
-pub(super) fn deeper_than(root: &IdedExpr, limit: usize) -> bool {
+/// Levels of the tree, found without recursion.
+pub(super) fn depth(root: &IdedExpr) -> usize {
+    let mut deepest = 0;
     let mut open = vec![(root, 1)];
     while let Some((expr, depth)) = open.pop() {
-        if depth > limit {
-            return true;
-        }
+        deepest = deepest.max(depth);
         open.extend(children(&expr.expr).into_iter().map(|child| (child, depth + 1)));
     }
-    false
+    deepest
 }
 
 fn children(expr: &Expr) -> Vec<&IdedExpr> {
@@ -123,14 +122,19 @@ impl Checker {
             });
         }
         if TYPE_NAMES.contains(&plain) {
-            return Ok(Type::Type);
+            return Ok(Type::TypeValue);
         }
         Err(ExprError::UnknownVariable { name: name.to_owned() })
     }
 
     fn select(&mut self, whole: &IdedExpr, select: &SelectExpr) -> Result<Type, ExprError> {
-        if !select.test && matches!(dotted(whole).as_deref(), Some("google.protobuf.Timestamp" | "google.protobuf.Duration")) {
-            return Ok(Type::Type);
+        if !select.test
+            && matches!(
+                dotted(whole).as_deref(),
+                Some("google.protobuf.Timestamp" | "google.protobuf.Duration")
+            )
+        {
+            return Ok(Type::TypeValue);
         }
         let operand = self.infer(&select.operand)?;
         match operand {
@@ -221,7 +225,8 @@ impl Checker {
         let binds = matches!(&c.iter_range.expr, Expr::List(list) if list.elements.is_empty());
         self.loops |= !binds;
         let before = self.bound.len();
-        self.bound.push((c.accu_var.clone(), if binds { Type::Dyn } else { start }));
+        self.bound
+            .push((c.accu_var.clone(), if binds { Type::Dyn } else { start }));
         self.bound.push((c.iter_var.clone(), Type::Dyn));
         self.bound.extend(c.iter_var2.clone().map(|name| (name, Type::Dyn)));
         self.infer(&c.loop_cond)?;

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::sync::{Arc, LazyLock};
 
-use cel::common::types::{CelBool, CelInt, CelList, CelString, CelUInt, DYN_TYPE, INT_TYPE, LIST_TYPE, STRING_TYPE, UINT_TYPE};
+use cel::common::types::{
+    CelBool, CelInt, CelList, CelString, CelUInt, DYN_TYPE, INT_TYPE, LIST_TYPE, STRING_TYPE, UINT_TYPE,
+};
 use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError, extensions};
 use regex::{Regex, RegexBuilder};
@@ -53,7 +55,13 @@ fn extend(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_member_overload("@indexOf", "@indexOf", STRING_TYPE, texts(1), index_of)?;
     env.add_member_overload("@indexOf", "@indexOf(n)", STRING_TYPE, and_int(texts(1)), index_of)?;
     env.add_member_overload("@lastIndexOf", "@lastIndexOf", STRING_TYPE, texts(1), last_index_of)?;
-    env.add_member_overload("@lastIndexOf", "@lastIndexOf(n)", STRING_TYPE, and_int(texts(1)), last_index_of)
+    env.add_member_overload(
+        "@lastIndexOf",
+        "@lastIndexOf(n)",
+        STRING_TYPE,
+        and_int(texts(1)),
+        last_index_of,
+    )
 }
 
 fn charge<'b, 'v>(mut arguments: Arguments<'b, 'v>) -> Outcome<'b, 'v> {
@@ -64,7 +72,9 @@ fn charge<'b, 'v>(mut arguments: Arguments<'b, 'v>) -> Outcome<'b, 'v> {
 
 fn step<'b, 'v>(mut arguments: Arguments<'b, 'v>) -> Outcome<'b, 'v> {
     let value = arguments.pop().ok_or_else(ExecutionError::missing_argument_or_target)?;
-    let cost = arguments.first().and_then(|c| c.downcast_ref::<CelUInt>().map(|c| *c.inner()));
+    let cost = arguments
+        .first()
+        .and_then(|c| c.downcast_ref::<CelUInt>().map(|c| *c.inner()));
     spend(cost.unwrap_or(u64::MAX))?;
     Ok(value)
 }
@@ -78,13 +88,27 @@ fn wrong(function: &str, value: &(dyn Val + '_)) -> ExecutionError {
 }
 
 fn text<'a>(function: &str, arguments: &'a [CowVal<'_, '_>], at: usize) -> Result<&'a str, ExecutionError> {
-    let value = arguments.get(at).ok_or_else(ExecutionError::missing_argument_or_target)?;
-    value.downcast_ref::<CelString>().map(|text| text.inner()).ok_or_else(|| wrong(function, value.as_ref()))
+    let value = arguments
+        .get(at)
+        .ok_or_else(ExecutionError::missing_argument_or_target)?;
+    value
+        .downcast_ref::<CelString>()
+        .map(|text| text.inner())
+        .ok_or_else(|| wrong(function, value.as_ref()))
 }
 
-fn list<'a, 'v>(function: &str, arguments: &'a [CowVal<'_, 'v>], at: usize) -> Result<&'a [Box<dyn Val + 'v>], ExecutionError> {
-    let value = arguments.get(at).ok_or_else(ExecutionError::missing_argument_or_target)?;
-    value.downcast_ref::<CelList>().map(CelList::inner).ok_or_else(|| wrong(function, value.as_ref()))
+fn list<'a, 'v>(
+    function: &str,
+    arguments: &'a [CowVal<'_, 'v>],
+    at: usize,
+) -> Result<&'a [Box<dyn Val + 'v>], ExecutionError> {
+    let value = arguments
+        .get(at)
+        .ok_or_else(ExecutionError::missing_argument_or_target)?;
+    value
+        .downcast_ref::<CelList>()
+        .map(CelList::inner)
+        .ok_or_else(|| wrong(function, value.as_ref()))
 }
 
 fn integer(arguments: &[CowVal<'_, '_>], at: usize) -> Option<i64> {
@@ -132,8 +156,14 @@ fn sets_intersects<'b, 'v>(arguments: Arguments<'b, 'v>) -> Outcome<'b, 'v> {
 /// The text with `from` replaced, everywhere or the given number of times.
 fn replace<'b, 'v>(arguments: Arguments<'b, 'v>) -> Outcome<'b, 'v> {
     const NAME: &str = "replace";
-    let (this, from, to) = (text(NAME, &arguments, 0)?, text(NAME, &arguments, 1)?, text(NAME, &arguments, 2)?);
-    let limit = integer(&arguments, 3).and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+    let (this, from, to) = (
+        text(NAME, &arguments, 0)?,
+        text(NAME, &arguments, 1)?,
+        text(NAME, &arguments, 2)?,
+    );
+    let limit = integer(&arguments, 3)
+        .and_then(|n| usize::try_from(n).ok())
+        .unwrap_or(usize::MAX);
     let count = this.matches(from).take(limit).count();
     spend(length(this.len()).saturating_add(length(count).saturating_mul(length(to.len()))))?;
     Ok(CowVal::owned(CelString::from(this.replacen(from, to, count))))
@@ -142,9 +172,17 @@ fn replace<'b, 'v>(arguments: Arguments<'b, 'v>) -> Outcome<'b, 'v> {
 fn join<'b, 'v>(arguments: Arguments<'b, 'v>) -> Outcome<'b, 'v> {
     const NAME: &str = "join";
     let items = list(NAME, &arguments, 0)?;
-    let separator = if arguments.len() > 1 { text(NAME, &arguments, 1)? } else { "" };
+    let separator = if arguments.len() > 1 {
+        text(NAME, &arguments, 1)?
+    } else {
+        ""
+    };
     spend(length(items.len()).saturating_mul(length(separator.len())))?;
-    let parts = items.iter().map(|item| item.downcast_ref::<CelString>().map(|t| t.inner()).ok_or_else(|| wrong(NAME, item.as_ref())));
+    let parts = items.iter().map(|item| {
+        item.downcast_ref::<CelString>()
+            .map(|t| t.inner())
+            .ok_or_else(|| wrong(NAME, item.as_ref()))
+    });
     let parts = parts.collect::<Result<Vec<&str>, _>>()?;
     Ok(CowVal::owned(CelString::from(parts.join(separator))))
 }
@@ -183,7 +221,13 @@ fn last_index_of<'b, 'v>(arguments: Arguments<'b, 'v>) -> Outcome<'b, 'v> {
 }
 
 /// Sizes a compiled pattern may have, in bytes, and what one byte of text costs with it.
-const PATTERNS: [(usize, u64); 5] = [(4 << 10, 16), (16 << 10, 64), (64 << 10, 256), (256 << 10, 1024), (1 << 20, 4096)];
+const PATTERNS: [(usize, u64); 5] = [
+    (4 << 10, 16),
+    (16 << 10, 64),
+    (64 << 10, 256),
+    (256 << 10, 1024),
+    (1 << 20, 4096),
+];
 /// What compiling costs, as a multiple of the cost of a byte.
 const COMPILING: u64 = 300;
 /// Compiled patterns a thread keeps, and the largest it keeps.
@@ -205,14 +249,22 @@ fn matches<'b, 'v>(arguments: Arguments<'b, 'v>) -> Outcome<'b, 'v> {
 }
 
 fn pattern_of(pattern: &str) -> Result<(Regex, u64), ExecutionError> {
-    let kept = REGEXES.with_borrow(|kept| kept.iter().find(|(text, ..)| text == pattern).map(|(_, r, c)| (r.clone(), *c)));
+    let kept = REGEXES.with_borrow(|kept| {
+        kept.iter()
+            .find(|(text, ..)| text == pattern)
+            .map(|(_, r, c)| (r.clone(), *c))
+    });
     if let Some(kept) = kept {
         return Ok(kept);
     }
     let mut refused = "pattern too large";
     for (size, cost) in PATTERNS {
         spend(cost * COMPILING)?;
-        match RegexBuilder::new(pattern).size_limit(size).dfa_size_limit(size.max(64 << 10)).build() {
+        match RegexBuilder::new(pattern)
+            .size_limit(size)
+            .dfa_size_limit(size.max(64 << 10))
+            .build()
+        {
             Ok(regex) => {
                 if size <= KEPT_SIZE {
                     REGEXES.with_borrow_mut(|kept| {

@@ -16,7 +16,7 @@ pub(super) enum Type {
     Timestamp,
     Duration,
     Optional,
-    Type,
+    TypeValue,
     /// Only known when evaluated.
     Dyn,
 }
@@ -37,7 +37,7 @@ impl Type {
             Self::Timestamp => "timestamp",
             Self::Duration => "duration",
             Self::Optional => "optional_type",
-            Self::Type => "type",
+            Self::TypeValue => "type",
             Self::Dyn => "dyn",
         }
     }
@@ -49,7 +49,10 @@ impl Type {
 
     /// Whether a value of this type has a bounded size.
     pub(super) fn is_small(self) -> bool {
-        !matches!(self, Self::String | Self::Bytes | Self::List | Self::Map | Self::Optional | Self::Dyn)
+        !matches!(
+            self,
+            Self::String | Self::Bytes | Self::List | Self::Map | Self::Optional | Self::Dyn
+        )
     }
 }
 
@@ -77,7 +80,7 @@ const GLOBAL: [Function; 12] = [
     function("bytes", &[1], Type::Bytes),
     function("bool", &[1], Type::Bool),
     function("dyn", &[1], Type::Dyn),
-    function("type", &[1], Type::Type),
+    function("type", &[1], Type::TypeValue),
     function("duration", &[1], Type::Duration),
     function("timestamp", &[1], Type::Timestamp),
     function("matches", &[2], Type::Bool),
@@ -179,7 +182,9 @@ pub(super) fn counted(name: &str) -> Option<String> {
 pub(super) fn samples() -> Vec<String> {
     let arguments = |count: usize| vec!["'a'"; count].join(", ");
     let calls = |f: &'static Function, before: &'static str| {
-        f.arguments.iter().map(move |count| format!("{before}{}({})", f.name, arguments(*count)))
+        f.arguments
+            .iter()
+            .map(move |count| format!("{before}{}({})", f.name, arguments(*count)))
     };
     let plain = GLOBAL.iter().chain(&NAMESPACED).flat_map(|f| calls(f, ""));
     plain.chain(METHODS.iter().flat_map(|f| calls(f, "'a'."))).collect()

@@ -21,7 +21,7 @@ pub(super) const CHARGE: &str = "@charge";
 pub(super) const STEP: &str = "@step";
 
 /// Static cost of evaluating one part of an expression.
-const PART: u64 = 10;
+const PART: u64 = 3;
 
 /// The expression with its counting.
 pub(super) fn meter(root: IdedExpr) -> IdedExpr {
@@ -45,7 +45,7 @@ impl Meter {
             Expr::Comprehension(comprehension) => return self.comprehension(id, *comprehension),
             Expr::Select(select) => return self.select(id, select),
             Expr::Ident(name) => {
-                self.cost += PART * self.loops;
+                self.cost += self.loops;
                 Expr::Ident(name)
             }
             Expr::List(list) => Expr::List(ListExpr {
@@ -81,7 +81,7 @@ impl Meter {
     fn select(&mut self, id: u64, select: SelectExpr) -> IdedExpr {
         let links = links(&select.operand);
         // A name `a.b.c` is looked up as a whole first, then without its last part, and so on.
-        self.cost += PART * links * self.loops;
+        self.cost += links * self.loops;
         let copies = !select.test && !is_path(&select.operand);
         let expr = Expr::Select(SelectExpr {
             operand: Box::new(self.rewrite(*select.operand)),

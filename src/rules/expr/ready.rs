@@ -11,18 +11,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::text::shortened;
-use super::{EvalError, ExprError, Expression};
+use super::{EvalError, ExprError, Expression, shown};
 use crate::api::ReadyExpr;
 use crate::api::common::non_empty;
 use crate::rules::readiness::Readiness;
 
-/// Characters of an expression that a message shows.
-const SHOWN: usize = 160;
-
 /// An expression of a list that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expression {index}, {field} \"{}\" does not compile: {cause}", shortened(text, SHOWN))]
+#[error("expression {index}, {field} \"{}\" does not compile: {cause}", shown(text))]
 pub struct CompileError {
     /// Place in the list, from 0.
     pub index: usize,
@@ -95,7 +91,11 @@ impl ReadyExprs {
                 kind: expr.kind.clone(),
             });
         }
-        if errors.is_empty() { Ok(Self { rules }) } else { Err(errors) }
+        if errors.is_empty() {
+            Ok(Self { rules })
+        } else {
+            Err(errors)
+        }
     }
 
     /// Whether objects of this group and kind are judged by expressions.
@@ -110,7 +110,9 @@ impl ReadyExprs {
 
     /// Whether judging an object of this kind may take more than some microseconds.
     pub fn may_be_slow(&self, group: &str, kind: &str) -> bool {
-        let mut expressions = self.of(group, kind).flat_map(|rule| [&rule.failed, &rule.in_progress, &rule.current]);
+        let mut expressions = self
+            .of(group, kind)
+            .flat_map(|rule| [&rule.failed, &rule.in_progress, &rule.current]);
         expressions.any(|e| e.as_ref().is_some_and(|e| e.may_be_slow()))
     }
 
@@ -143,7 +145,9 @@ impl ReadyExprs {
     }
 
     fn of<'a>(&'a self, group: &'a str, kind: &'a str) -> impl Iterator<Item = &'a Rule> {
-        self.rules.iter().filter(move |rule| rule.group == group && rule.kind == kind)
+        self.rules
+            .iter()
+            .filter(move |rule| rule.group == group && rule.kind == kind)
     }
 }
 
@@ -179,7 +183,7 @@ struct Named<'a>(&'static str, &'a Expression);
 
 impl fmt::Display for Named<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} \"{}\"", self.0, shortened(self.1.source(), SHOWN))
+        write!(f, "{} \"{}\"", self.0, shown(self.1.source()))
     }
 }
 
@@ -203,8 +207,11 @@ fn before_all(object: &Value) -> Option<Readiness> {
     }
     let generation = integer(object.pointer("/metadata/generation")?)?;
     let observed = integer(object.pointer("/status/observedGeneration")?)?;
-    (generation != observed)
-        .then(|| waiting(format!("generation {generation} is not observed yet, its controller is at {observed}")))
+    (generation != observed).then(|| {
+        waiting(format!(
+            "generation {generation} is not observed yet, its controller is at {observed}"
+        ))
+    })
 }
 
 /// An integer, also where a controller writes it as text: an Argo Rollout does.

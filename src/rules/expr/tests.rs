@@ -29,7 +29,9 @@ fn object() -> Value {
 
 #[track_caller]
 fn eval(source: &str) -> Result<bool, EvalError> {
-    Expression::compile(source).unwrap_or_else(|e| panic!("{source}: {e}")).evaluate(&object())
+    Expression::compile(source)
+        .unwrap_or_else(|e| panic!("{source}: {e}"))
+        .evaluate(&object())
 }
 
 #[track_caller]
@@ -75,13 +77,17 @@ fn refused(source: &str) -> ExprError {
 #[case("status.phase.startsWith('Run') && status.phase.endsWith('ing') && status.phase.contains('nn')")]
 #[case("status.phase.matches('^R[a-z]+g$') && matches(status.phase, 'unn') && !'a'.matches('b')")]
 #[case("'x'.matches('^(a{1000}|x)$') && 'Ä'.matches(r'^\\p{L}$')")]
-#[case("int('3') == spec.replicas && string(spec.replicas) == '3' && double('1.5') == 1.5 && uint(3) == 3u && bool('true')")]
+#[case(
+    "int('3') == spec.replicas && string(spec.replicas) == '3' && double('1.5') == 1.5 && uint(3) == 3u && bool('true')"
+)]
 #[case("timestamp(metadata.creationTimestamp) + duration('1h') > timestamp('2026-06-15T10:00:00Z')")]
 #[case("timestamp(metadata.creationTimestamp).getFullYear() == 2026 && duration('90s').getMinutes() == 1")]
 #[case("metadata.labels.app.lowerAscii() == 'web' && 'web'.upperAscii() == 'WEB' && ' a '.trim() == 'a'")]
 #[case("'a,b,c'.split(',') == ['a', 'b', 'c'] && 'a,b,c'.split(',', 2) == ['a', 'b,c']")]
 #[case("spec.hosts.join('-') == 'a-b' && spec.hosts.join() == 'ab' && [].join('x') == ''")]
-#[case("'abab'.replace('a', 'x') == 'xbxb' && 'abab'.replace('a', 'x', 1) == 'xbab' && 'ab'.replace('', '-') == '-a-b-'")]
+#[case(
+    "'abab'.replace('a', 'x') == 'xbxb' && 'abab'.replace('a', 'x', 1) == 'xbab' && 'ab'.replace('', '-') == '-a-b-'"
+)]
 #[case("'abab'.replace('a', '', -1) == 'bb' && 'abab'.replace('a', 'x', 0) == 'abab'")]
 #[case("'hello'.substring(1) == 'ello' && 'hello'.substring(1, 3) == 'el' && 'hello'.charAt(1) == 'e'")]
 #[case("'hello'.indexOf('l') == 2 && 'hello'.indexOf('l', 3) == 3 && 'hello'.indexOf('z') == -1")]
@@ -91,7 +97,9 @@ fn refused(source: &str) -> ExprError {
 #[case("base64.encode(b'hello') == 'aGVsbG8=' && base64.decode('aGVsbG8=') == b'hello'")]
 #[case("sets.contains(spec.hosts, ['a']) && !sets.contains(spec.hosts, ['z']) && sets.contains([1], [])")]
 #[case("sets.equivalent(spec.hosts, ['b', 'a', 'a']) && !sets.equivalent(spec.hosts, ['a'])")]
-#[case("sets.intersects(spec.hosts, ['z', 'b']) && !sets.intersects(spec.hosts, []) && sets.contains([1, 2.0], [1.0, 2])")]
+#[case(
+    "sets.intersects(spec.hosts, ['z', 'b']) && !sets.intersects(spec.hosts, []) && sets.contains([1, 2.0], [1.0, 2])"
+)]
 #[case("{'a': status.phase}.a == 'Running' && [status.phase][0] == 'Running'")]
 #[case("dyn(status.ready)")]
 fn holds(#[case] source: &str) {
@@ -107,14 +115,24 @@ fn holds(#[case] source: &str) {
 #[case("spec.replicas % (spec.replicas - 3) == 1", "a number is divided by zero")]
 #[case("spec.replicas * 9223372036854775807 == 1", "a number is too large")]
 #[case("status.phase", "its result is neither true nor false but of type string")]
-#[case("status.?ready.orValue(1) == 1 ? spec.replicas : spec.replicas", "its result is neither true nor false but of type int")]
+#[case(
+    "status.?ready.orValue(1) == 1 ? spec.replicas : spec.replicas",
+    "its result is neither true nor false but of type int"
+)]
 #[case("status.phase.matches('[')", "a function does not accept its argument")]
 #[case("'ab'.indexOf('b', -1) == 0", "a function does not accept its argument")]
 #[case("'ab'.lastIndexOf('b', 9) == 0", "a function does not accept its argument")]
 #[case("timestamp(status.phase) > timestamp(0)", "a function does not accept its argument")]
 #[case("status.conditions.all(c, c.reason == 'Up')", "there is no field \"reason\"")]
-#[case("spec.hosts.join(',') == [1].join(',')", "found no matching overload for 'join' applied to '(int)'")]
-#[case("status && status.ready", "a value has the type map where bool is needed")]
+#[case(
+    "spec.hosts.join(',') == [1].join(',')",
+    "found no matching overload for 'join' applied to '(int)'"
+)]
+#[case(
+    "status && status.ready",
+    "found no matching overload for '_&&_' applied to '(map, bool)'"
+)]
+#[case("status ? true : false", "a value has the type map where bool is needed")]
 fn has_no_result(#[case] source: &str, #[case] why: &str) {
     assert_eq!(eval(source).unwrap_err().to_string(), why, "{source}");
 }
@@ -145,13 +163,22 @@ fn an_error_says_nothing_of_the_objects_values() {
 
 #[test]
 fn what_is_absent_is_empty() {
-    for object in [json!({}), json!({"metadata": null, "spec": null, "status": null}), json!([]), json!("x")] {
+    for object in [
+        json!({}),
+        json!({"metadata": null, "spec": null, "status": null}),
+        json!([]),
+        json!("x"),
+    ] {
         for source in [
             "apiVersion == '' && kind == ''",
             "metadata == {} && spec == {} && status.size() == 0",
             "!has(status.phase) && !('a' in spec)",
         ] {
-            assert_eq!(Expression::compile(source).unwrap().evaluate(&object), Ok(true), "{source} over {object}");
+            assert_eq!(
+                Expression::compile(source).unwrap().evaluate(&object),
+                Ok(true),
+                "{source} over {object}"
+            );
         }
     }
     let data = Expression::compile("data.a == 1");
@@ -168,7 +195,10 @@ fn what_is_absent_is_empty() {
 #[case("status.ready &&\n status.", "at line 2, column ")]
 #[case("has(status)", "at line 1, column ")]
 #[case("status.a.all(c + 1, true)", "at line 1, column ")]
-#[case("statsu.phase == 'x'", "there is no variable \"statsu\"; an expression sees apiVersion, kind, metadata, spec, status")]
+#[case(
+    "statsu.phase == 'x'",
+    "there is no variable \"statsu\"; an expression sees apiVersion, kind, metadata, spec, status"
+)]
 #[case("status.conditions.all(c, d.ok)", "there is no variable \"d\"")]
 #[case("status.a.exists(c, c.ok) && c.ok", "there is no variable \"c\"")]
 #[case("object.status.ready", "there is no variable \"object\"")]
@@ -197,9 +227,15 @@ fn what_is_absent_is_empty() {
 #[case("'a' || status.ready", "|| needs true or false, not a value of type string")]
 #[case("!kind", "! needs true or false, not a value of type string")]
 #[case("status.a.all(c, c.size() + 1)", "&& needs true or false, not a value of type int")]
-#[case("(size(kind) ? true : false)", "the condition of ?: needs true or false, not a value of type int")]
+#[case(
+    "(size(kind) ? true : false)",
+    "the condition of ?: needs true or false, not a value of type int"
+)]
 #[case("kind.name == 'x'", "a value of type string has no field \"name\"")]
-#[case("google.protobuf.Duration{seconds: 1} == spec.a", "objects of type \"google.protobuf.Duration\" cannot be made")]
+#[case(
+    "google.protobuf.Duration{seconds: 1} == spec.a",
+    "objects of type \"google.protobuf.Duration\" cannot be made"
+)]
 #[case("@charge(1) == 1", "at line 1, column ")]
 fn is_refused(#[case] source: &str, #[case] why: &str) {
     let error = refused(source).to_string();
@@ -213,7 +249,9 @@ fn every_known_function_exists_in_the_library() {
     for source in functions::samples() {
         let result = eval(&format!("[{source}].size() == 1 || true"));
         assert_eq!(result, Ok(true), "{source}");
-        let alone = Expression::compile(&format!("[{source}].size() == 1")).unwrap().evaluate(&object());
+        let alone = Expression::compile(&format!("[{source}].size() == 1"))
+            .unwrap()
+            .evaluate(&object());
         assert_ne!(alone, Err(EvalError::Operation("it cannot be evaluated")), "{source}");
     }
 }
@@ -234,7 +272,10 @@ fn only_loops_may_be_slow() {
 fn only_the_variables_it_names_are_bound() {
     let expression = Expression::compile("status.a == spec.b && [1].all(metadata, metadata == 1)").unwrap();
     assert_eq!(expression.variables, ["spec", "status"]);
-    assert_eq!(expression.source(), "status.a == spec.b && [1].all(metadata, metadata == 1)");
+    assert_eq!(
+        expression.source(),
+        "status.a == spec.b && [1].all(metadata, metadata == 1)"
+    );
 }
 
 #[test]

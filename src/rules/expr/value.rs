@@ -33,8 +33,10 @@ fn of<'v>(value: &'v Value) -> Box<dyn Val + 'v> {
         }
         Value::Array(items) => Box::new(CelList::from(items.iter().map(of).collect::<Vec<_>>())),
         Value::Object(fields) => {
-            let entries: HashMap<CelMapKey<'v>, Box<dyn Val + 'v>> =
-                fields.iter().map(|(key, item)| (CelMapKey::from(key.as_str()), of(item))).collect();
+            let entries: HashMap<CelMapKey<'v>, Box<dyn Val + 'v>> = fields
+                .iter()
+                .map(|(key, item)| (CelMapKey::from(key.as_str()), of(item)))
+                .collect();
             Box::new(CelMap::from(entries))
         }
     }

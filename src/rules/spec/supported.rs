@@ -118,7 +118,6 @@ const MISSING: &[Feature] = &[
     Feature::PostBuild,
     Feature::ConflictPolicy,
     Feature::Force,
-    Feature::ReadyExpressions,
     Feature::HelmHooks,
     Feature::TimeoutHold,
     Feature::Rollback,
