@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::context::{Context, Known};
+use super::judge::Judge;
 use super::outcome::Failure;
 use super::render::content_hash;
 use super::treatment;
@@ -20,7 +21,7 @@ use crate::rules::inventory::{ObjectId, OwnerRef, owner_of};
 use crate::rules::managers;
 use crate::rules::optout::{self, Mode};
 use crate::rules::order::{self, Wave};
-use crate::rules::readiness::{Readiness, judge};
+use crate::rules::readiness::Readiness;
 
 /// Objects of one kind that are sent at once.
 const PARALLEL: usize = 8;
@@ -48,6 +49,7 @@ pub struct Applier<'a> {
     pub ctx: &'a Arc<Context>,
     pub owner: &'a Owner,
     pub tenant: &'a Tenant,
+    pub judge: &'a Judge,
     /// Id of the ApplySet the objects join.
     pub part_of: String,
     pub policy: Policy,
@@ -70,6 +72,14 @@ struct Conflicted {
     only_if: Preconditions,
 }
 
+/// Where an object is found.
+struct Place<'a> {
+    id: &'a ObjectId,
+    target: &'a Target,
+    key: &'a WatchKey,
+    served: &'a Served,
+}
+
 impl Applier<'_> {
     /// Applies `objects` in order. What was learned of each goes into `known`.
     ///
@@ -82,6 +92,8 @@ impl Applier<'_> {
             let ids: Vec<ObjectId> = members.iter().filter_map(ObjectId::of).collect();
             self.wave(members, known, &mut report).await?;
             if wave != Wave::Rest && report.waiting.is_none() {
+                // What its controller makes of it is for the verify: the controller may come with the next wave.
+                let ids: Vec<ObjectId> = ids.into_iter().filter(|id| !self.judge.covers(id)).collect();
                 report.waiting = not_in_force(&ids, known);
             }
             if report.changed.iter().any(|(id, c)| id.kind == "CustomResourceDefinition" && *c != Change::Unchanged) {
@@ -160,8 +172,9 @@ impl Applier<'_> {
         }
         let sent = content_hash(&conflict.object);
         let applied = self.tenant.apply(&conflict.object, FIELD_MANAGER, false).await.map_err(|e| failed(&e))?;
-        let (key, _) = self.key(&conflict.target).await?;
-        Ok(Some(self.learn(&key, &conflict.target, &applied, sent, None)))
+        let (key, served) = self.key(&conflict.target).await?;
+        let place = Place { id: &conflict.id, target: &conflict.target, key: &key, served: &served };
+        Ok(Some(self.learn(&place, &applied, sent, None).await))
     }
 
     async fn key(&self, target: &Target) -> Result<(WatchKey, Served), Failure> {
@@ -180,6 +193,7 @@ impl Applier<'_> {
         let (key, served) = self.key(&target).await?;
         if let Some(known) = before.as_ref().filter(|k| k.sent == sent && !k.skipped)
             && known.readiness.is_ready()
+            && known.rules == self.judge.rules(&id)
             && self.ctx.hub.knows(&key, &target.name, &known.uid, known.version) == Knowledge::Unchanged
         {
             return Ok(Step::Done(id, known.clone(), Change::Unchanged));
@@ -205,15 +219,16 @@ impl Applier<'_> {
             && same_release
             && drift::compare(&outgoing, live, FIELD_MANAGER).is_empty()
         {
-            let known = self.learn(&key, &target, live, sent, before.as_ref());
+            let place = Place { id: &id, target: &target, key: &key, served: &served };
+            let known = self.learn(&place, live, sent, before.as_ref()).await;
             return Ok(Step::Done(id, known, Change::Unchanged));
         }
-        self.send(Sending { id, target, key, object, outgoing, live, sent, mode, before }).await
+        self.send(Sending { id, target, key, served, object, outgoing, live, sent, mode, before }).await
     }
 
     /// Applies one object that has to be applied.
     async fn send(&self, sending: Sending) -> Result<Step, Failure> {
-        let Sending { id, target, key, object, outgoing, live, sent, mode, before } = sending;
+        let Sending { id, target, key, served, object, outgoing, live, sent, mode, before } = sending;
         if let Some(live) = live.as_ref().filter(|_| mode == Mode::Apply)
             && let Some(patch) = managers::takeover(live, FIELD_MANAGER)
         {
@@ -230,7 +245,8 @@ impl Applier<'_> {
             Some(_) => Change::Configured,
         };
         let before = before.filter(|_| change == Change::Unchanged);
-        let known = self.learn(&key, &target, &applied, sent, before.as_ref());
+        let place = Place { id: &id, target: &target, key: &key, served: &served };
+        let known = self.learn(&place, &applied, sent, before.as_ref()).await;
         Ok(Step::Done(id, known, change))
     }
 
@@ -263,18 +279,22 @@ impl Applier<'_> {
         }
     }
 
-    fn learn(&self, key: &WatchKey, target: &Target, live: &Value, sent: u64, before: Option<&Known>) -> Known {
+    async fn learn(&self, at: &Place<'_>, live: &Value, sent: u64, before: Option<&Known>) -> Known {
         let now = Timestamp::now();
         let version = parse_version(Some(resource_version(live)));
-        self.ctx.hub.note(key, &target.name, uid(live), version, self.owner);
+        self.ctx.hub.note(at.key, &at.target.name, uid(live), version, self.owner);
+        let changed_at = before.map_or(now, |b| b.changed_at);
+        let verdict = self.judge.judge(at.id, live, Some(at.served), changed_at).await;
         Known {
-            api_version: target.api_version.clone(),
+            api_version: at.target.api_version.clone(),
             uid: uid(live).to_owned(),
             version,
             sent,
             compared: version,
-            readiness: judge(live, now),
-            changed_at: before.map_or(now, |b| b.changed_at),
+            readiness: verdict.readiness,
+            rules: verdict.rules,
+            settles_at: verdict.settles_at,
+            changed_at,
             skipped: false,
         }
     }
@@ -327,6 +347,7 @@ struct Sending {
     id: ObjectId,
     target: Target,
     key: WatchKey,
+    served: Served,
     /// As rendered.
     object: Value,
     /// The same without what is left to others.
@@ -353,7 +374,7 @@ fn batches(members: Vec<Value>) -> Vec<Vec<Value>> {
 fn not_in_force(ids: &[ObjectId], known: &BTreeMap<ObjectId, Known>) -> Option<String> {
     let waiting: Vec<String> = ids
         .iter()
-        .filter_map(|id| known.get(id).filter(|k| !k.skipped && !k.readiness.is_ready()).map(|k| format!("{id}: {}", k.readiness)))
+        .filter_map(|id| known.get(id).filter(|k| !k.skipped && k.settles_at.is_none() && !k.readiness.is_ready()).map(|k| format!("{id}: {}", k.readiness)))
         .collect();
     (!waiting.is_empty()).then(|| waiting.join("; "))
 }
@@ -377,6 +398,8 @@ impl Known {
             sent,
             compared: version,
             readiness: Readiness::Current,
+            rules: 0,
+            settles_at: None,
             changed_at: Timestamp::now(),
             skipped: true,
         }

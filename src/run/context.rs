@@ -109,6 +109,10 @@ pub struct Known {
     /// The version that was last compared with what was sent, and found equal.
     pub compared: u64,
     pub readiness: Readiness,
+    /// The rules that the verdict was found by; 0 stands for those of the kind.
+    pub rules: u64,
+    /// When time alone changes the verdict.
+    pub settles_at: Option<Timestamp>,
     /// When we last changed it.
     pub changed_at: Timestamp,
     /// Left alone by its own wish or by policy: not waited for.

@@ -4,6 +4,7 @@
 mod apply;
 mod context;
 mod gates;
+mod judge;
 mod notify;
 mod outcome;
 mod pass;

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use super::context::{Context, Memory};
 use super::gates::Windowed;
 use super::notify::Notice;
+use super::judge::Judge;
 use super::outcome::{End, Failure, Missing, Remedy, Stop, Wake};
 use super::{pin, render, status, verify};
 use crate::api::names::{FINALIZER, annotation};
@@ -533,11 +534,12 @@ impl<'a> Pass<'a> {
     }
 
     /// A look at the objects of a stage.
-    pub(super) fn observer<'b>(&'b self, tenant: &'b Tenant, mode: verify::Mode) -> verify::Observer<'b> {
+    pub(super) fn observer<'b>(&'b self, tenant: &'b Tenant, judge: &'b Judge, mode: verify::Mode) -> verify::Observer<'b> {
         verify::Observer {
             ctx: self.ctx,
             owner: self.owner,
             tenant,
+            judge,
             polls: self.memory.polls,
             mode,
             ignore: &[],

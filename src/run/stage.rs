@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::apply::Applier;
 use super::context::{Known, StageMemory};
+use super::judge::Judge;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
 use super::record::{Recorder, parent_name};
@@ -126,6 +127,7 @@ impl Pass<'_> {
 
     /// Renders, records and applies. `Some` names definitions that are not in force yet.
     async fn apply_objects(&mut self, at: usize, stage: &Stage, tenant: &Tenant, inputs: String) -> Result<Option<String>, Failure> {
+        let judge = Judge::of(stage, &self.owner.namespace)?;
         let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await?;
         self.refuse_duplicates(at, &rendered).await?;
         self.tell_build(at, stage, &rendered);
@@ -134,7 +136,7 @@ impl Pass<'_> {
         // Every object is in the memory from here on, so that a crash of the apply in the middle still awaits all.
         let mut known: BTreeMap<ObjectId, Known> = std::mem::take(&mut memory.objects);
         known.retain(|id, _| rendered.ids.contains(id));
-        let applier = self.applier(stage, tenant)?;
+        let applier = self.applier(stage, tenant, &judge)?;
         let report = applier.run(rendered.objects, &mut known).await;
         let complete = known.len() == rendered.ids.len();
         let memory = self.memory.stages.entry(stage.name.clone()).or_default();
@@ -228,11 +230,12 @@ impl Pass<'_> {
     }
 
     /// An apply of this stage's objects, under its policy.
-    pub(super) fn applier<'b>(&'b self, stage: &Stage, tenant: &'b Tenant) -> Result<Applier<'b>, Failure> {
+    pub(super) fn applier<'b>(&'b self, stage: &Stage, tenant: &'b Tenant, judge: &'b Judge) -> Result<Applier<'b>, Failure> {
         Ok(Applier {
             ctx: self.ctx,
             owner: self.owner,
             tenant,
+            judge,
             part_of: applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace),
             policy: super::treatment::policy(stage),
             ignore: super::treatment::ignore(&self.set.spec, stage)?,
@@ -320,13 +323,16 @@ impl Pass<'_> {
         if checks.is_some_and(|c| c.disable_wait) {
             return Ok(super::verify::Look::default());
         }
+        let judge = Judge::of(stage, &self.owner.namespace)?;
         let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
         let mut needed = std::mem::take(&mut self.needed);
         let result = match checks.filter(|c| !c.checks.is_empty()) {
-            None => self.observer(tenant, mode).look(&mut memory.objects, &mut needed, None).await,
+            None => self.observer(tenant, &judge, mode).look(&mut memory.objects, &mut needed, None).await,
             Some(checks) => {
                 let mut named = self.named(&checks.checks, &memory, tenant).await;
-                self.observer(tenant, Mode::Net).look(&mut named, &mut needed, None).await
+                let covered = memory.objects.iter().filter(|(id, _)| judge.covers(id));
+                named.extend(covered.map(|(id, known)| (id.clone(), known.clone())));
+                self.observer(tenant, &judge, Mode::Net).look(&mut named, &mut needed, None).await
             }
         };
         self.needed = needed;
@@ -335,7 +341,7 @@ impl Pass<'_> {
         result
     }
 
-    /// The objects that `readyChecks.checks` names; only they are waited for.
+    /// The objects that `readyChecks.checks` names.
     async fn named(&self, checks: &[crate::api::ObjectRef], memory: &StageMemory, tenant: &Tenant) -> BTreeMap<ObjectId, Known> {
         let mut out = BTreeMap::new();
         for check in checks {
@@ -427,13 +433,13 @@ impl Pass<'_> {
         }
         let stage = self.set.spec.stages[at].clone();
         let tenant = self.tenant(&stage);
-        let Ok(look) = self.look(&stage, &tenant, Mode::Watched).await else {
+        let (Ok(look), Ok(judge)) = (self.look(&stage, &tenant, Mode::Watched).await, Judge::of(&stage, &self.owner.namespace)) else {
             return Ok(false);
         };
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return Ok(false);
         };
-        Ok(self.observer(&tenant, Mode::Watched).error_wait(&look.awaited, &memory.objects).await.is_some())
+        Ok(self.observer(&tenant, &judge, Mode::Watched).error_wait(&look.awaited, &memory.objects).await.is_some())
     }
 
     /// A failed run that waits for its next attempt: nothing is done, and the conditions say why.
@@ -486,6 +492,8 @@ impl Known {
             readiness: Readiness::Unknown {
                 message: "not looked at yet".into(),
             },
+            rules: 0,
+            settles_at: None,
             changed_at,
             skipped: false,
         }

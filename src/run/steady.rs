@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::apply::Change;
 use super::context::{Known, StageMemory};
+use super::judge::Judge;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed, jittered};
@@ -20,7 +21,7 @@ use crate::api::{Reason, Stage, StagePhase, Step};
 use crate::cluster::Tenant;
 use crate::rules::condition::{READY, Situation};
 use crate::rules::inventory::{Entry, ObjectId, applyset_id};
-use crate::rules::readiness::{Overall, name_blockers};
+use crate::rules::readiness::{self, Overall, name_blockers};
 
 /// What a look at one stage means for the StageSet.
 enum Health {
@@ -134,7 +135,8 @@ impl Pass<'_> {
         memory: &mut StageMemory,
         needed: &mut std::collections::HashSet<crate::cluster::watch::WatchKey>,
     ) -> Result<Look, Failure> {
-        let observer = self.observer(tenant, mode);
+        let judge = Judge::of(stage, &self.owner.namespace)?;
+        let observer = self.observer(tenant, &judge, mode);
         let mut look = Look::default();
         if mode != Mode::Full {
             return observer.look(&mut memory.objects, needed, None).await;
@@ -147,7 +149,7 @@ impl Pass<'_> {
         let rendered = match render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await {
             Err(failure) if self.holding && failure.operation == "fetch artifact" => {
                 self.drift_waits(stage, &failure);
-                return self.observer(tenant, self.watched_mode()).look(&mut memory.objects, needed, None).await;
+                return self.observer(tenant, &judge, self.watched_mode()).look(&mut memory.objects, needed, None).await;
             }
             rendered => rendered?,
         };
@@ -169,8 +171,8 @@ impl Pass<'_> {
         if look.drifted.is_empty() {
             return Ok(look);
         }
-        self.correct(stage, tenant, &look, sent, memory).await?;
-        let observer = self.observer(tenant, Mode::JustApplied);
+        self.correct(stage, tenant, &judge, &look, sent, memory).await?;
+        let observer = self.observer(tenant, &judge, Mode::JustApplied);
         observer.look(&mut memory.objects, needed, None).await
     }
 
@@ -200,6 +202,7 @@ impl Pass<'_> {
         &mut self,
         stage: &Stage,
         tenant: &Tenant,
+        judge: &Judge,
         look: &Look,
         mut sent: HashMap<ObjectId, Value>,
         memory: &mut StageMemory,
@@ -215,7 +218,7 @@ impl Pass<'_> {
                 known.sent = 0;
             }
         }
-        let report = self.applier(stage, tenant)?.run(objects, &mut memory.objects).await?;
+        let report = self.applier(stage, tenant, judge)?.run(objects, &mut memory.objects).await?;
         let put_back: Vec<&ObjectId> =
             report.changed.iter().filter(|(_, c)| matches!(c, Change::Created | Change::Configured)).map(|(id, _)| id).collect();
         if put_back.is_empty() {
@@ -260,9 +263,10 @@ impl Pass<'_> {
 
     /// Keeps the stage's phase true to what was seen; Ready only follows once the bound has run out.
     fn health(&mut self, at: usize, stage: &Stage, look: &Look) -> Health {
-        let waits = stage.ready_checks.as_ref().is_none_or(|c| !c.disable_wait);
-        let blocking = match look.overall() {
-            Overall::Failed(some) | Overall::Waiting(some) if waits => name_blockers(&some, 5),
+        let judge = Judge::of(stage, &self.owner.namespace).ok();
+        let awaited = look.awaited.iter().filter(|one| judge.as_ref().is_none_or(|j| j.awaits(&one.id)));
+        let blocking = match readiness::overall(awaited.cloned()) {
+            Overall::Failed(some) | Overall::Waiting(some) => name_blockers(&some, 5),
             _ => {
                 if self.status.stages[at].phase != Some(StagePhase::Ready) {
                     self.enter(at, StagePhase::Ready, Step::Done);

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::context::{Context, Known};
+use super::judge::Judge;
 use super::outcome::Failure;
 use crate::api::names::{FIELD_MANAGER, label};
 use crate::cluster::watch::{Coverage, Knowledge, Owner, WatchKey, parse_version};
@@ -16,7 +17,7 @@ use crate::cluster::{Error, Target, Tenant, resource_version, uid};
 use crate::rules::backoff::POLL_LADDER;
 use crate::rules::drift;
 use crate::rules::inventory::ObjectId;
-use crate::rules::readiness::{self, Awaited, Readiness, error_wait, judge, look_through, pod_selector};
+use crate::rules::readiness::{self, Awaited, Readiness, error_wait, look_through, pod_selector};
 
 /// Reads at once while looking at a stage's objects.
 const PARALLEL: usize = 8;
@@ -24,6 +25,8 @@ const PARALLEL: usize = 8;
 const NET: Duration = Duration::from_secs(30);
 /// Until a watch has been listed, its objects are polled.
 const UNTIL_LISTED: Duration = Duration::from_secs(1);
+/// The shortest wait for an object to settle.
+const SETTLE_STEP: Duration = Duration::from_millis(100);
 
 /// What a look at a set of objects found.
 #[derive(Debug, Default)]
@@ -64,6 +67,8 @@ pub struct Observer<'a> {
     pub ctx: &'a Arc<Context>,
     pub owner: &'a Owner,
     pub tenant: &'a Tenant,
+    /// The rules of the stage.
+    pub judge: &'a Judge,
     /// Steps in a row that had to poll, for the ladder.
     pub polls: u32,
     /// How much of what is known may be relied upon.
@@ -133,6 +138,7 @@ impl Observer<'_> {
         look: &mut Look,
     ) -> Result<Vec<(ObjectId, WatchKey)>, Failure> {
         let mut stale = Vec::new();
+        let now = Timestamp::now();
         for (id, known) in known {
             if known.skipped && self.mode != Mode::Full {
                 continue;
@@ -150,14 +156,19 @@ impl Observer<'_> {
                 if let Coverage::Denied(why) = &coverage {
                     look.denied = Some(why.clone());
                 }
+                if let Some(at) = known.settles_at {
+                    look.again = look.again.min(Duration::try_from(at.duration_since(now)).unwrap_or_default().max(SETTLE_STEP));
+                }
             }
+            // The verdict is out of date though the object is the same.
+            let overdue = known.settles_at.is_some_and(|at| at <= now) || known.rules != self.judge.rules(id);
             let skip = match self.mode {
                 Mode::JustApplied => true,
                 Mode::Watched => vouched || (ready && coverage != Coverage::Live),
                 Mode::Net => ready && (vouched || coverage != Coverage::Live),
                 Mode::Full => vouched && ready && known.compared == known.version,
             };
-            if !skip {
+            if overdue || !skip {
                 stale.push((id.clone(), key));
             }
         }
@@ -192,11 +203,21 @@ impl Observer<'_> {
         let Some(live) = live else {
             known.readiness = Readiness::NotFound;
             known.version = 0;
+            known.rules = self.judge.rules(id);
+            known.settles_at = None;
             return Ok((known, sent.map(|_| Vec::new())));
         };
         known.uid = uid(&live).to_owned();
         known.version = parse_version(Some(resource_version(&live)));
-        known.readiness = self.through_pods(&live, judge(&live, now), now).await;
+        let served = self.tenant.served(&target.api_version, &target.kind).await.ok();
+        let verdict = self.judge.judge(id, &live, served.as_ref(), known.changed_at).await;
+        known.rules = verdict.rules;
+        known.settles_at = verdict.settles_at;
+        known.readiness = if self.judge.covers(id) {
+            verdict.readiness
+        } else {
+            self.through_pods(&live, verdict.readiness, now).await
+        };
         if crate::cluster::label(&live, label::NAME) == Some(&self.owner.name) {
             self.ctx.hub.note(key, &id.name, &known.uid, known.version, self.owner);
         }

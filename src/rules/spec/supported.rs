@@ -110,7 +110,6 @@ features! {
 const MISSING: &[Feature] = &[
     Feature::CloudClusters,
     Feature::PostBuild,
-    Feature::ReadyExpressions,
     Feature::TimeoutHold,
     Feature::Rollback,
     Feature::Actions,
