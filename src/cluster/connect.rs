@@ -34,9 +34,7 @@ impl Identity {
     pub fn user(&self) -> Option<String> {
         match self {
             Self::Controller => None,
-            Self::ServiceAccount { namespace, name } => {
-                Some(format!("system:serviceaccount:{namespace}:{name}"))
-            }
+            Self::ServiceAccount { namespace, name } => Some(format!("system:serviceaccount:{namespace}:{name}")),
         }
     }
 }
@@ -121,13 +119,11 @@ fn impersonating(base: &Client, user: &str) -> Client {
         let header = header.clone();
         async move {
             let Some(header) = header else {
-                return Err(kube::Error::Service("the ServiceAccount's name is no valid header value".into()));
+                return Err(kube::Error::Service(
+                    "the ServiceAccount's name is no valid header value".into(),
+                ));
             };
-            if request
-                .headers()
-                .keys()
-                .any(|k| k.as_str().starts_with("impersonate-"))
-            {
+            if request.headers().keys().any(|k| k.as_str().starts_with("impersonate-")) {
                 return Err(kube::Error::Service("a request already names another identity".into()));
             }
             request.headers_mut().insert("impersonate-user", header);

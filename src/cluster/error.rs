@@ -28,14 +28,13 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// The kind is not served by the cluster.
-    #[error("kind {kind} of {api_version} is not served by the cluster: install its CustomResourceDefinition, or correct apiVersion and kind")]
+    #[error(
+        "kind {kind} of {api_version} is not served by the cluster: install its CustomResourceDefinition, or correct apiVersion and kind"
+    )]
     UnknownKind { api_version: String, kind: String },
     /// An object that cannot be addressed.
     #[error("object {object} has no {field}")]
-    Incomplete {
-        object: String,
-        field: &'static str,
-    },
+    Incomplete { object: String, field: &'static str },
     /// Others kept writing the same object.
     #[error("{what}: others keep writing it; trying again")]
     Busy { what: String },
@@ -80,8 +79,7 @@ impl Error {
 
     /// 409 with reason Conflict: the resourceVersion or UID no longer matches.
     pub fn is_conflict(&self) -> bool {
-        self.status()
-            .is_some_and(|s| s.code == 409 && s.reason == "Conflict")
+        self.status().is_some_and(|s| s.code == 409 && s.reason == "Conflict")
     }
 
     /// 409 with reason AlreadyExists.
@@ -98,11 +96,9 @@ impl Error {
     /// The namespace is being deleted, so nothing can be created in it.
     pub fn namespace_terminating(&self) -> bool {
         self.status().is_some_and(|s| {
-            s.details.as_ref().is_some_and(|d| {
-                d.causes
-                    .iter()
-                    .any(|c| c.reason == "NamespaceTerminating")
-            })
+            s.details
+                .as_ref()
+                .is_some_and(|d| d.causes.iter().any(|c| c.reason == "NamespaceTerminating"))
         })
     }
 
@@ -110,9 +106,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Timeout { .. } | Self::Transport { .. } | Self::Decode { .. } | Self::Busy { .. } => true,
-            Self::Api { status, .. } => {
-                matches!(status.code, 408 | 429) || status.code >= 500 || self.is_conflict()
-            }
+            Self::Api { status, .. } => matches!(status.code, 408 | 429) || status.code >= 500 || self.is_conflict(),
             Self::UnknownKind { .. } | Self::Incomplete { .. } | Self::Client(_) => false,
         }
     }

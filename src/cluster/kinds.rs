@@ -39,34 +39,23 @@ impl Kinds {
     ///
     /// # Errors
     /// [`Error::UnknownKind`] when the server does not serve it; otherwise the failed request.
-    pub async fn resolve(
-        &self,
-        client: &kube::Client,
-        api_version: &str,
-        kind: &str,
-    ) -> Result<Served, Error> {
+    pub async fn resolve(&self, client: &kube::Client, api_version: &str, kind: &str) -> Result<Served, Error> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         if let Some(found) = self.lookup(group, version, kind) {
             return Ok(found);
         }
         self.refresh(client).await?;
-        self.lookup(group, version, kind)
-            .ok_or_else(|| Error::UnknownKind {
-                api_version: api_version.to_owned(),
-                kind: kind.to_owned(),
-            })
+        self.lookup(group, version, kind).ok_or_else(|| Error::UnknownKind {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+        })
     }
 
     /// The same for any served version of a group and kind; the server's preferred one first.
     ///
     /// # Errors
     /// As [`Kinds::resolve`].
-    pub async fn resolve_any_version(
-        &self,
-        client: &kube::Client,
-        group: &str,
-        kind: &str,
-    ) -> Result<Served, Error> {
+    pub async fn resolve_any_version(&self, client: &kube::Client, group: &str, kind: &str) -> Result<Served, Error> {
         if let Some(found) = self.first(group, kind) {
             return Ok(found);
         }
@@ -93,11 +82,7 @@ impl Kinds {
 
     fn first(&self, group: &str, kind: &str) -> Option<Served> {
         let table = self.table.read().ok()?;
-        table
-            .kinds
-            .get(&(group.to_owned(), kind.to_owned()))?
-            .first()
-            .cloned()
+        table.kinds.get(&(group.to_owned(), kind.to_owned()))?.first().cloned()
     }
 
     async fn refresh(&self, client: &kube::Client) -> Result<(), Error> {
@@ -198,10 +183,30 @@ mod tests {
     #[test]
     fn paths_follow_scope_and_group() {
         let cases = [
-            (served(true), target("v1", Some("a")), Some("n"), "/api/v1/namespaces/a/ks/n"),
-            (served(true), target("g.io/v1", Some("a")), None, "/apis/g.io/v1/namespaces/a/ks"),
-            (served(false), target("g.io/v1", Some("a")), Some("n"), "/apis/g.io/v1/ks/n"),
-            (served(false), target("v1", None), Some("system:x/y?z"), "/api/v1/ks/system:x%2Fy%3Fz"),
+            (
+                served(true),
+                target("v1", Some("a")),
+                Some("n"),
+                "/api/v1/namespaces/a/ks/n",
+            ),
+            (
+                served(true),
+                target("g.io/v1", Some("a")),
+                None,
+                "/apis/g.io/v1/namespaces/a/ks",
+            ),
+            (
+                served(false),
+                target("g.io/v1", Some("a")),
+                Some("n"),
+                "/apis/g.io/v1/ks/n",
+            ),
+            (
+                served(false),
+                target("v1", None),
+                Some("system:x/y?z"),
+                "/api/v1/ks/system:x%2Fy%3Fz",
+            ),
         ];
         for (kind, target, name, want) in cases {
             assert_eq!(kind.path(&target, name), want);

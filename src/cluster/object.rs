@@ -34,9 +34,7 @@ impl Target {
         Ok(Self {
             api_version: require(text("/apiVersion"), "apiVersion")?,
             kind: require(text("/kind"), "kind")?,
-            namespace: text("/metadata/namespace")
-                .filter(|n| !n.is_empty())
-                .map(str::to_owned),
+            namespace: text("/metadata/namespace").filter(|n| !n.is_empty()).map(str::to_owned),
             name: require(text("/metadata/name"), "metadata.name")?,
         })
     }
@@ -64,9 +62,7 @@ impl Target {
 
     /// API version without the group.
     pub fn version(&self) -> &str {
-        self.api_version
-            .split_once('/')
-            .map_or(&self.api_version, |(_, v)| v)
+        self.api_version.split_once('/').map_or(&self.api_version, |(_, v)| v)
     }
 }
 
@@ -100,8 +96,5 @@ pub fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }

@@ -16,7 +16,6 @@ pub struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-
 /// A client bound to an identity.
 #[derive(Clone)]
 pub struct Tenant {
@@ -143,7 +142,9 @@ impl Tenant {
         let target = Target::of(object)?;
         let served = self.served(&target.api_version, &target.kind).await?;
         let path = format!("{}?dryRun=All&fieldManager={manager}", served.path(&target, None));
-        self.send_json(|| format!("dry-run create {target}"), http::Method::POST, path, object).await.map(drop)
+        self.send_json(|| format!("dry-run create {target}"), http::Method::POST, path, object)
+            .await
+            .map(drop)
     }
 
     /// Creates an object, named or with a `generateName`.
@@ -165,10 +166,7 @@ impl Tenant {
     pub async fn replace(&self, object: &Value, manager: &str) -> Result<Value, Error> {
         let target = Target::of(object)?;
         let served = self.served(&target.api_version, &target.kind).await?;
-        let path = format!(
-            "{}?fieldManager={manager}",
-            served.path(&target, Some(&target.name))
-        );
+        let path = format!("{}?fieldManager={manager}", served.path(&target, Some(&target.name)));
         self.send_json(|| format!("update {target}"), http::Method::PUT, path, object)
             .await
     }
@@ -200,16 +198,16 @@ impl Tenant {
     ///
     /// # Errors
     /// The failed request.
-    pub async fn list(
-        &self,
-        kind: &Target,
-        label_selector: Option<&str>,
-    ) -> Result<Vec<Value>, Error> {
+    pub async fn list(&self, kind: &Target, label_selector: Option<&str>) -> Result<Vec<Value>, Error> {
         let served = self.served(&kind.api_version, &kind.kind).await?;
         let mut items = Vec::new();
         let mut next: Option<String> = None;
         loop {
-            let path = format!("{}?{}", served.path(kind, None), page_query(label_selector, next.as_deref()));
+            let path = format!(
+                "{}?{}",
+                served.path(kind, None),
+                page_query(label_selector, next.as_deref())
+            );
             let request = http::Request::get(path)
                 .body(Vec::new())
                 .map_err(|e| Error::Client(e.to_string()))?;
@@ -259,10 +257,7 @@ impl Tenant {
         path: String,
         body: &Value,
     ) -> Result<Value, Error> {
-        let bytes = serde_json::to_vec(body).map_err(|source| Error::Decode {
-            what: what(),
-            source,
-        })?;
+        let bytes = serde_json::to_vec(body).map_err(|source| Error::Decode { what: what(), source })?;
         let request = http::Request::builder()
             .method(method)
             .uri(path)
@@ -272,18 +267,11 @@ impl Tenant {
         self.send(what, request).await
     }
 
-    async fn send(
-        &self,
-        what: impl Fn() -> String,
-        request: http::Request<Vec<u8>>,
-    ) -> Result<Value, Error> {
+    async fn send(&self, what: impl Fn() -> String, request: http::Request<Vec<u8>>) -> Result<Value, Error> {
         let text = bounded(what(), self.client.request_text(request))
             .await?
             .map_err(|e| Error::from_kube(what(), e))?;
-        serde_json::from_str(&text).map_err(|source| Error::Decode {
-            what: what(),
-            source,
-        })
+        serde_json::from_str(&text).map_err(|source| Error::Decode { what: what(), source })
     }
 }
 

@@ -229,7 +229,11 @@ impl Hub {
                 Err(error) => {
                     let denied = denial(&error);
                     tracing::debug!(kind = key.kind, identity = %key.identity, %error, "watch interrupted");
-                    pause = if denied.is_some() { RETRY_DENIED } else { (pause * 2).min(RETRY_DENIED) };
+                    pause = if denied.is_some() {
+                        RETRY_DENIED
+                    } else {
+                        (pause * 2).min(RETRY_DENIED)
+                    };
                     self.interrupted(&key, denied);
                     tokio::time::sleep(pause).await;
                 }

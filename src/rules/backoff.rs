@@ -49,11 +49,7 @@ pub fn spread(interval: Duration, random: f64) -> Duration {
 
 /// `random` as a number in 0..=1; what is none counts as the middle.
 fn unit(random: f64) -> f64 {
-    if random.is_nan() {
-        0.5
-    } else {
-        random.clamp(0.0, 1.0)
-    }
+    if random.is_nan() { 0.5 } else { random.clamp(0.0, 1.0) }
 }
 
 /// The cadences of a StageSet after their defaults (run 2.6).
@@ -122,10 +118,7 @@ mod tests {
         let ten = 10 * minute;
         let zero = Some(Duration::ZERO);
         let cadence = Cadence::resolve(zero, zero, zero, ten);
-        assert_eq!(
-            (cadence.interval, cadence.retry, cadence.steady),
-            (ten, ten, ten)
-        );
+        assert_eq!((cadence.interval, cadence.retry, cadence.steady), (ten, ten, ten));
         let cadence = Cadence::resolve(Some(5 * minute), Some(SECOND), Some(minute), ten);
         assert_eq!(cadence.interval, 5 * minute);
         assert_eq!((cadence.retry, cadence.steady), (SECOND, minute));

@@ -106,14 +106,24 @@ impl<'a> Comparison<'a> {
         let (desired, live) = (self.desired, self.live);
         for (key, value) in desired.as_object().into_iter().flatten() {
             if !matches!(key.as_str(), "apiVersion" | "kind" | "metadata" | "status") {
-                parts.push((Path::root().field(key), value, live.get(key), Owned::field_of(ours, key)));
+                parts.push((
+                    Path::root().field(key),
+                    value,
+                    live.get(key),
+                    Owned::field_of(ours, key),
+                ));
             }
         }
         let metadata = Owned::field_of(ours, "metadata");
         for key in WANTED_METADATA {
             if let Some(value) = desired.get("metadata").and_then(|metadata| metadata.get(key)) {
                 let live = live.get("metadata").and_then(|metadata| metadata.get(key));
-                parts.push((Path::root().field("metadata").field(key), value, live, metadata.field(key)));
+                parts.push((
+                    Path::root().field("metadata").field(key),
+                    value,
+                    live,
+                    metadata.field(key),
+                ));
             }
         }
         parts
@@ -126,7 +136,10 @@ impl<'a> Comparison<'a> {
             (Path::root().field("metadata"), Owned::field_of(ours, "metadata").node()),
         ] {
             let sent = parent.find(self.desired);
-            let names = fields.into_iter().flatten().filter_map(|(key, _)| key.strip_prefix("f:"));
+            let names = fields
+                .into_iter()
+                .flatten()
+                .filter_map(|(key, _)| key.strip_prefix("f:"));
             for name in names.filter(|&name| name != "metadata" && name != "status") {
                 if sent.and_then(|sent| sent.get(name)).is_none() {
                     self.report(&parent.field(name), ChangeKind::Surplus);
@@ -161,7 +174,11 @@ impl<'a> Comparison<'a> {
         };
         if matches!(owned, Owned::No) {
             let same = is_covered(desired, live, path, self.desired);
-            let kind = if same { ChangeKind::NotOwned } else { ChangeKind::Changed };
+            let kind = if same {
+                ChangeKind::NotOwned
+            } else {
+                ChangeKind::Changed
+            };
             return self.report(path, kind);
         }
         match (desired, live) {
@@ -229,9 +246,11 @@ fn is_covered(desired: &Value, live: &Value, path: &Path<'_>, object: &Value) ->
         }),
         (Value::Array(desired), Value::Array(live)) => {
             desired.len() == live.len()
-                && desired.iter().zip(live).enumerate().all(|(index, (item, live))| {
-                    is_covered(item, live, &path.item(index, item), object)
-                })
+                && desired
+                    .iter()
+                    .zip(live)
+                    .enumerate()
+                    .all(|(index, (item, live))| is_covered(item, live, &path.item(index, item), object))
         }
         _ => same_scalar(desired, live, path, object),
     }
@@ -249,7 +268,9 @@ pub fn differences(live: &Value, planned: &Value, manager: &str) -> Vec<Change> 
     let empty = Map::new();
     let live_fields = live.as_object().unwrap_or(&empty);
     let planned_fields = planned.as_object().unwrap_or(&empty);
-    let keys = live_fields.keys().chain(planned_fields.keys().filter(|key| !live_fields.contains_key(*key)));
+    let keys = live_fields
+        .keys()
+        .chain(planned_fields.keys().filter(|key| !live_fields.contains_key(*key)));
     for key in keys.filter(|key| !matches!(key.as_str(), "metadata" | "status")) {
         difference.walk(&Path::root().field(key), live.get(key), planned.get(key));
     }
@@ -299,8 +320,16 @@ impl<'a> Difference<'a> {
         // Old API servers answer a dry run of an autoscaler with its metrics twice.
         let metrics = self.live.get("kind").and_then(Value::as_str) == Some("HorizontalPodAutoscaler")
             && path.to_string() == "/spec/metrics";
-        let planned: Vec<&Value> = if metrics { without_repeats(planned) } else { planned.iter().collect() };
-        let live: Vec<&Value> = if metrics { without_repeats(live) } else { live.iter().collect() };
+        let planned: Vec<&Value> = if metrics {
+            without_repeats(planned)
+        } else {
+            planned.iter().collect()
+        };
+        let live: Vec<&Value> = if metrics {
+            without_repeats(live)
+        } else {
+            live.iter().collect()
+        };
         if live.len() != planned.len() {
             return self.report(path, ChangeKind::Changed);
         }

@@ -18,12 +18,11 @@ pub use applyset::{ParentMetadata, applyset_id, parent_metadata};
 pub use id::{Entry, MalformedEntry, ObjectId};
 pub use names::{MAX_NAME_LENGTH, choose_name, hashed_name, plain_name, shard_labels};
 pub use ownership::{
-    Deletion, NamespaceFacts, NamespaceRefusal, OwnerRef, Preconditions, Skip,
-    is_foreign_in_namespace, may_delete, may_delete_namespace, owner_of,
+    Deletion, NamespaceFacts, NamespaceRefusal, OwnerRef, Preconditions, Skip, is_foreign_in_namespace, may_delete,
+    may_delete_namespace, owner_of,
 };
 pub use prune::{
-    DesiredStage, DuplicateClaim, PruneGuard, PruneHold, StagePrune, StoredStage,
-    find_duplicate_claims, prune_set,
+    DesiredStage, DuplicateClaim, PruneGuard, PruneHold, StagePrune, StoredStage, find_duplicate_claims, prune_set,
 };
 pub use shards::{RawEntry, Shard, ShardWrite, plan_shards, read_entries, stored_entries};
 

@@ -46,10 +46,7 @@ const EARLY: [&str; 23] = [
 ];
 
 /// Kinds that can refuse other objects come last, so that they do not refuse their own stage.
-const LATE: [&str; 2] = [
-    "MutatingWebhookConfiguration",
-    "ValidatingWebhookConfiguration",
-];
+const LATE: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
 
 /// The admission policies of newer servers can refuse like webhooks, so they share their place.
 const LATE_POLICIES: [&str; 4] = [
@@ -149,12 +146,7 @@ mod tests {
             id("scheduling.k8s.io/v1", "PriorityClass", "", "high"),
             id("storage.k8s.io/v1", "StorageClass", "", "fast"),
             id("karpenter.k8s.aws/v1", "EC2NodeClass", "", "default"),
-            id(
-                "rbac.authorization.k8s.io/v1",
-                "ClusterRoleBinding",
-                "",
-                "reader",
-            ),
+            id("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", "reader"),
             id("v1", "ServiceAccount", "app", "web"),
             id("v1", "ConfigMap", "app", "a"),
             id("v1", "ConfigMap", "app", "b"),
@@ -165,12 +157,7 @@ mod tests {
             id("policy/v1", "PodDisruptionBudget", "app", "web"),
             id("apps/v1", "DaemonSet", "app", "agent"),
             id("example.com/v1", "Widget", "app", "one"),
-            id(
-                "admissionregistration.k8s.io/v1",
-                "ValidatingAdmissionPolicy",
-                "",
-                "p",
-            ),
+            id("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "", "p"),
             id(
                 "admissionregistration.k8s.io/v1",
                 "MutatingWebhookConfiguration",
@@ -203,18 +190,9 @@ mod tests {
 
     #[test]
     fn a_kind_of_another_group_does_not_open_the_first_wave() {
-        assert_eq!(
-            wave(&id("example.com/v1", "Namespace", "", "x")),
-            Wave::Rest
-        );
-        assert_eq!(
-            wave(&id("example.com/v1", "ClusterRole", "", "x")),
-            Wave::Rest
-        );
-        assert_eq!(
-            wave(&id("example.com/v1", "TierClass", "n", "x")),
-            Wave::Classes
-        );
+        assert_eq!(wave(&id("example.com/v1", "Namespace", "", "x")), Wave::Rest);
+        assert_eq!(wave(&id("example.com/v1", "ClusterRole", "", "x")), Wave::Rest);
+        assert_eq!(wave(&id("example.com/v1", "TierClass", "n", "x")), Wave::Classes);
         assert_eq!(wave(&id("v1", "Namespace", "", "x")), Wave::Definitions);
     }
 

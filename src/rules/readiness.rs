@@ -178,16 +178,11 @@ pub enum Overall {
 
 /// Sums up verdicts: one failure fails the set, else anything not current keeps it waiting.
 pub fn overall(awaited: impl IntoIterator<Item = Awaited>) -> Overall {
-    let (failed, rest): (Vec<_>, Vec<_>) = awaited
-        .into_iter()
-        .partition(|one| one.readiness.is_failed());
+    let (failed, rest): (Vec<_>, Vec<_>) = awaited.into_iter().partition(|one| one.readiness.is_failed());
     if !failed.is_empty() {
         return Overall::Failed(failed);
     }
-    let waiting: Vec<_> = rest
-        .into_iter()
-        .filter(|one| !one.readiness.is_ready())
-        .collect();
+    let waiting: Vec<_> = rest.into_iter().filter(|one| !one.readiness.is_ready()).collect();
     if waiting.is_empty() {
         Overall::Ready
     } else {
@@ -234,9 +229,7 @@ impl Condition<'_> {
 }
 
 fn conditions(object: &Value) -> impl Iterator<Item = Condition<'_>> {
-    let list = object
-        .pointer("/status/conditions")
-        .and_then(Value::as_array);
+    let list = object.pointer("/status/conditions").and_then(Value::as_array);
     list.into_iter().flatten().filter_map(|entry| {
         Some(Condition {
             kind: entry.get("type")?.as_str()?,

@@ -14,7 +14,9 @@ use super::treatment;
 use crate::api::names::{FIELD_MANAGER, applyset};
 use crate::cluster::watch::{Knowledge, Owner, WatchKey, parse_version};
 use crate::cluster::{self, Preconditions, Target, Tenant, is_deleting, resource_version, uid};
-use crate::rules::conflict::{BeforeApply, Decision, Policy, before_apply, immutable_conflict, on_conflict, trial_object};
+use crate::rules::conflict::{
+    BeforeApply, Decision, Policy, before_apply, immutable_conflict, on_conflict, trial_object,
+};
 use crate::rules::drift::{self, IgnoreRule, object_to_send};
 use crate::rules::inventory::{ObjectId, OwnerRef, owner_of};
 use crate::rules::managers;
@@ -84,7 +86,11 @@ impl Applier<'_> {
             if wave != Wave::Rest && report.waiting.is_none() {
                 report.waiting = not_in_force(&ids, known);
             }
-            if report.changed.iter().any(|(id, c)| id.kind == "CustomResourceDefinition" && *c != Change::Unchanged) {
+            if report
+                .changed
+                .iter()
+                .any(|(id, c)| id.kind == "CustomResourceDefinition" && *c != Change::Unchanged)
+            {
                 self.tenant.cluster().kinds().invalidate();
             }
             if report.waiting.is_some() {
@@ -96,7 +102,12 @@ impl Applier<'_> {
 
     /// Applies one wave. Deletes come last, once everything else of the wave is in place and every object to be
     /// recreated is known to be acceptable (run 28 B5, B6).
-    async fn wave(&self, members: Vec<Value>, known: &mut BTreeMap<ObjectId, Known>, report: &mut Report) -> Result<(), Failure> {
+    async fn wave(
+        &self,
+        members: Vec<Value>,
+        known: &mut BTreeMap<ObjectId, Known>,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
         let mut conflicts = Vec::new();
         let mut leaving = Vec::new();
         for batch in batches(members) {
@@ -151,12 +162,25 @@ impl Applier<'_> {
     async fn recreate(&self, conflict: Conflicted) -> Result<Option<Known>, Failure> {
         let failed = |e: &cluster::Error| Failure::of_request("apply", e);
         tracing::info!(object = %conflict.target, "recreated: a field cannot be changed in place");
-        self.tenant.delete(&conflict.target, &conflict.only_if).await.map_err(|e| failed(&e))?;
-        if self.tenant.get(&conflict.target).await.map_err(|e| failed(&e))?.is_some() {
+        self.tenant
+            .delete(&conflict.target, &conflict.only_if)
+            .await
+            .map_err(|e| failed(&e))?;
+        if self
+            .tenant
+            .get(&conflict.target)
+            .await
+            .map_err(|e| failed(&e))?
+            .is_some()
+        {
             return Ok(None);
         }
         let sent = content_hash(&conflict.object);
-        let applied = self.tenant.apply(&conflict.object, FIELD_MANAGER, false).await.map_err(|e| failed(&e))?;
+        let applied = self
+            .tenant
+            .apply(&conflict.object, FIELD_MANAGER, false)
+            .await
+            .map_err(|e| failed(&e))?;
         let key = self.key(&conflict.target).await?;
         Ok(Some(self.learn(&key, &conflict.target, &applied, sent, None)))
     }
@@ -187,7 +211,11 @@ impl Applier<'_> {
         let mode = optout::mode(&object, live.as_ref());
         let kept = before_apply(&self.policy, &object, live.is_some()) == BeforeApply::KeepExisting;
         if kept || mode == Mode::Ignore || (mode == Mode::IfNotPresent && live.is_some()) {
-            return Ok(Step::Done(id, Known::skipped(&target, live.as_ref(), sent), Change::Skipped));
+            return Ok(Step::Done(
+                id,
+                Known::skipped(&target, live.as_ref(), sent),
+                Change::Skipped,
+            ));
         }
         let mut same_release = false;
         if let Some(live) = &live {
@@ -202,12 +230,33 @@ impl Applier<'_> {
             let known = self.learn(&key, &target, live, sent, before.as_ref());
             return Ok(Step::Done(id, known, Change::Unchanged));
         }
-        self.send(Sending { id, target, key, object, outgoing, live, sent, mode, before }).await
+        self.send(Sending {
+            id,
+            target,
+            key,
+            object,
+            outgoing,
+            live,
+            sent,
+            mode,
+            before,
+        })
+        .await
     }
 
     /// Applies one object that has to be applied.
     async fn send(&self, sending: Sending) -> Result<Step, Failure> {
-        let Sending { id, target, key, object, outgoing, live, sent, mode, before } = sending;
+        let Sending {
+            id,
+            target,
+            key,
+            object,
+            outgoing,
+            live,
+            sent,
+            mode,
+            before,
+        } = sending;
         if let Some(live) = live.as_ref().filter(|_| mode == Mode::Apply)
             && let Some(patch) = managers::takeover(live, FIELD_MANAGER)
         {
@@ -229,7 +278,15 @@ impl Applier<'_> {
     }
 
     /// The server refused the apply: by policy, a conflict over an immutable field may have a remedy.
-    fn refused(&self, id: ObjectId, target: Target, object: Value, live: Option<&Value>, error: &cluster::Error, sent: u64) -> Result<Step, Failure> {
+    fn refused(
+        &self,
+        id: ObjectId,
+        target: Target,
+        object: Value,
+        live: Option<&Value>,
+        error: &cluster::Error,
+        sent: u64,
+    ) -> Result<Step, Failure> {
         let conflict = treatment::refusal(error).as_ref().and_then(immutable_conflict);
         let (Some(live), Some(conflict)) = (live, conflict) else {
             return Err(Failure::of_request("apply", error));
@@ -237,7 +294,11 @@ impl Applier<'_> {
         match on_conflict(&self.policy, &object, live, &conflict) {
             Decision::Fail { message } => Err(Failure::retried("apply", message)),
             Decision::RefuseDataLoss(loss) => Err(treatment::refused(loss.to_string())),
-            Decision::KeepExisting => Ok(Step::Done(id, Known::skipped(&target, Some(live), sent), Change::Skipped)),
+            Decision::KeepExisting => Ok(Step::Done(
+                id,
+                Known::skipped(&target, Some(live), sent),
+                Change::Skipped,
+            )),
             Decision::Recreate { preconditions, .. } => Ok(Step::Conflict(Box::new(Conflicted {
                 id,
                 target,
@@ -311,7 +372,11 @@ impl Applier<'_> {
             name: owner.name,
         };
         let own = self.ctx.cluster.tenant(cluster::Identity::Controller);
-        Ok(own.get(&target).await.map_err(|e| Failure::of_request("apply", &e))?.is_some())
+        Ok(own
+            .get(&target)
+            .await
+            .map_err(|e| Failure::of_request("apply", &e))?
+            .is_some())
     }
 }
 
@@ -334,7 +399,10 @@ struct Sending {
 fn batches(members: Vec<Value>) -> Vec<Vec<Value>> {
     let mut batches: Vec<Vec<Value>> = Vec::new();
     for object in members {
-        let same = batches.last().and_then(|b| b.last()).is_some_and(|last| last.get("kind") == object.get("kind"));
+        let same = batches
+            .last()
+            .and_then(|b| b.last())
+            .is_some_and(|last| last.get("kind") == object.get("kind"));
         match batches.last_mut() {
             Some(batch) if same => batch.push(object),
             _ => batches.push(vec![object]),
@@ -346,7 +414,12 @@ fn batches(members: Vec<Value>) -> Vec<Vec<Value>> {
 fn not_in_force(ids: &[ObjectId], known: &BTreeMap<ObjectId, Known>) -> Option<String> {
     let waiting: Vec<String> = ids
         .iter()
-        .filter_map(|id| known.get(id).filter(|k| !k.skipped && !k.readiness.is_ready()).map(|k| format!("{id}: {}", k.readiness)))
+        .filter_map(|id| {
+            known
+                .get(id)
+                .filter(|k| !k.skipped && !k.readiness.is_ready())
+                .map(|k| format!("{id}: {}", k.readiness))
+        })
         .collect();
     (!waiting.is_empty()).then(|| waiting.join("; "))
 }
@@ -354,7 +427,9 @@ fn not_in_force(ids: &[ObjectId], known: &BTreeMap<ObjectId, Known>) -> Option<S
 impl Known {
     /// An object that is being deleted.
     fn leaving(before: Option<&Self>) -> Self {
-        let mut known = before.cloned().unwrap_or_else(|| Self::unseen(String::new(), Timestamp::now()));
+        let mut known = before
+            .cloned()
+            .unwrap_or_else(|| Self::unseen(String::new(), Timestamp::now()));
         known.readiness = Readiness::Terminating;
         known.sent = 0;
         known

@@ -6,8 +6,8 @@ use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, jittered};
 use super::record::{self, Record};
 use super::verify::target_of;
-use crate::api::names::annotation;
 use crate::api::Reason;
+use crate::api::names::annotation;
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Identity, Preconditions, Tenant};
 use crate::rules::condition::Situation;
@@ -40,7 +40,11 @@ impl Pass<'_> {
         self.memory.full_at = Some(std::time::Instant::now());
         tracing::info!(stages = self.status.stages.len(), ready = true, "StageSet synced");
         let again = newer || self.prune_deferred;
-        let wake = if again { std::time::Duration::ZERO } else { jittered(self.cadence().steady) };
+        let wake = if again {
+            std::time::Duration::ZERO
+        } else {
+            jittered(self.cadence().steady)
+        };
         Ok(End {
             situation: Situation::Succeeded {
                 message: self.deployed(),
@@ -64,7 +68,12 @@ impl Pass<'_> {
 
     /// `deployed 2 stages at main@sha1:…`.
     pub(super) fn deployed(&self) -> String {
-        let mut revisions: Vec<&str> = self.artifacts.iter().map(|a| a.revision.as_str()).filter(|r| !r.is_empty()).collect();
+        let mut revisions: Vec<&str> = self
+            .artifacts
+            .iter()
+            .map(|a| a.revision.as_str())
+            .filter(|r| !r.is_empty())
+            .collect();
         revisions.dedup();
         let count = self.status.stages.len();
         let stages = if count == 1 { "stage" } else { "stages" };
@@ -89,8 +98,12 @@ impl Pass<'_> {
         }
         let records = record::all(self.ctx, self.owner);
         let stored: Vec<_> = records.iter().map(|(stored, _)| stored.clone()).collect();
-        let plans = prune_set(&stored, &desired)
-            .map_err(|claims| Failure::retried("prune", claims.iter().map(|c| c.id.to_string()).collect::<Vec<_>>().join(", ")))?;
+        let plans = prune_set(&stored, &desired).map_err(|claims| {
+            Failure::retried(
+                "prune",
+                claims.iter().map(|c| c.id.to_string()).collect::<Vec<_>>().join(", "),
+            )
+        })?;
         for plan in &plans {
             if let Some(held) = self.guard(plan) {
                 return Ok(Some(held));
@@ -110,7 +123,9 @@ impl Pass<'_> {
         };
         let at = self.status.stages.iter().position(|s| s.name == plan.stage);
         let revision = at.map_or("", |at| self.artifacts[at].revision.as_str());
-        let hold = guard.check(plan, revision, self.annotation(annotation::CONFIRM_PRUNE)).err()?;
+        let hold = guard
+            .check(plan, revision, self.annotation(annotation::CONFIRM_PRUNE))
+            .err()?;
         Some(End {
             situation: Situation::Held {
                 reason: Reason::PruneHeld,
@@ -123,10 +138,15 @@ impl Pass<'_> {
     }
 
     async fn prune_stage(&mut self, plan: &StagePrune, record: &Record) -> Result<(), Failure> {
-        let tenant = self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, record.account.as_deref()));
+        let tenant = self
+            .ctx
+            .cluster
+            .tenant(Identity::of(&self.owner.namespace, record.account.as_deref()));
         let removal = remove(&tenant, self.owner, &plan.delete).await;
         let mut kept: Entries = record.entries();
-        kept.retain(|id, _| !removal.settled.contains(id) && !plan.forgotten.contains(id) && !plan.moved.iter().any(|(m, _)| m == id));
+        kept.retain(|id, _| {
+            !removal.settled.contains(id) && !plan.forgotten.contains(id) && !plan.moved.iter().any(|(m, _)| m == id)
+        });
         let position = self.status.stages.iter().position(|s| s.name == plan.stage);
         match position {
             Some(at) => {
@@ -138,7 +158,9 @@ impl Pass<'_> {
                 entry.shards = i32::try_from(shards).ok();
             }
             None if kept.is_empty() => {
-                record::delete_all(self.ctx, self.owner, &plan.stage).await.map_err(|e| Failure::of_request("prune", &e))?;
+                record::delete_all(self.ctx, self.owner, &plan.stage)
+                    .await
+                    .map_err(|e| Failure::of_request("prune", &e))?;
             }
             None => {}
         }
@@ -147,7 +169,9 @@ impl Pass<'_> {
             Some(first) => {
                 let mut failure = Failure::of_request("prune", first);
                 if removal.errors.len() > 1 {
-                    failure.message.push_str(&format!(" (and {} more)", removal.errors.len() - 1));
+                    failure
+                        .message
+                        .push_str(&format!(" (and {} more)", removal.errors.len() - 1));
                 }
                 Err(failure)
             }
@@ -196,7 +220,9 @@ async fn remove_one(tenant: &Tenant, owner: &Owner, entry: &Entry) -> Result<boo
             tracing::info!(object = %target, %skip, "a recorded object is left alone");
             Ok(false)
         }
-        Deletion::Delete(_) if entry.id.kind == "Namespace" && entry.id.group.is_empty() && entry.id.name == owner.namespace => {
+        Deletion::Delete(_)
+            if entry.id.kind == "Namespace" && entry.id.group.is_empty() && entry.id.name == owner.namespace =>
+        {
             tracing::info!(object = %target, "the namespace the StageSet lives in is left alone");
             Ok(false)
         }

@@ -72,7 +72,9 @@ impl Pass<'_> {
     }
 
     async fn apply(&mut self, at: usize, stage: &Stage, inputs: String) -> Result<Flow, Stop> {
-        if self.status.stages[at].step != Some(Step::Apply) || self.status.stages[at].phase != Some(StagePhase::Applying) {
+        if self.status.stages[at].step != Some(Step::Apply)
+            || self.status.stages[at].phase != Some(StagePhase::Applying)
+        {
             self.enter(at, StagePhase::Applying, Step::Apply);
         }
         let artifact = self.artifacts[at].clone();
@@ -103,7 +105,10 @@ impl Pass<'_> {
 
     /// The intent goes out before the effect: at the start of a pass, and again where the pass took long.
     async fn write_intent(&mut self, at: usize) -> Result<(), Stop> {
-        let recent = self.memory.wrote_at.is_some_and(|w: Instant| w.elapsed() < Duration::from_secs(1));
+        let recent = self
+            .memory
+            .wrote_at
+            .is_some_and(|w: Instant| w.elapsed() < Duration::from_secs(1));
         if self.wrote_in_pass && recent {
             return Ok(());
         }
@@ -112,7 +117,13 @@ impl Pass<'_> {
     }
 
     /// Renders, records and applies. `Some` names definitions that are not in force yet.
-    async fn apply_objects(&mut self, at: usize, stage: &Stage, tenant: &Tenant, inputs: String) -> Result<Option<String>, Failure> {
+    async fn apply_objects(
+        &mut self,
+        at: usize,
+        stage: &Stage,
+        tenant: &Tenant,
+        inputs: String,
+    ) -> Result<Option<String>, Failure> {
         let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await?;
         self.refuse_duplicates(at, &rendered).await?;
         self.record(at, stage, &rendered).await?;
@@ -164,7 +175,11 @@ impl Pass<'_> {
     }
 
     /// What a stage renders in this run: remembered, or built again after a restart.
-    pub(super) async fn desired_ids(&mut self, at: usize, stage: &Stage) -> Result<std::collections::BTreeSet<ObjectId>, Failure> {
+    pub(super) async fn desired_ids(
+        &mut self,
+        at: usize,
+        stage: &Stage,
+    ) -> Result<std::collections::BTreeSet<ObjectId>, Failure> {
         if self.knows_inputs(at) {
             let memory = self.memory.stages.get(&stage.name);
             return Ok(memory.map(|m| m.objects.keys().cloned().collect()).unwrap_or_default());
@@ -176,7 +191,12 @@ impl Pass<'_> {
 
     /// Records stored and rendered objects, before anything is applied.
     async fn record(&mut self, at: usize, stage: &Stage, rendered: &Rendered) -> Result<(), Failure> {
-        let now: Entries = rendered.objects.iter().filter_map(Entry::of).map(|e| (e.id, e.version)).collect();
+        let now: Entries = rendered
+            .objects
+            .iter()
+            .filter_map(Entry::of)
+            .map(|e| (e.id, e.version))
+            .collect();
         let stored = super::record::of_stage(self.ctx, self.owner, &stage.name).entries();
         let wanted = union(&stored, &now);
         let shards = self.recorder(at, stage).write(&wanted).await;
@@ -215,7 +235,10 @@ impl Pass<'_> {
     async fn relearn(&mut self, at: usize, stage: &Stage) -> Result<(), Failure> {
         let tenant = self.tenant(stage);
         let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], &tenant).await?;
-        let changed_at = self.status.stages[at].step_started_at.as_ref().map_or_else(Timestamp::now, |t| t.0);
+        let changed_at = self.status.stages[at]
+            .step_started_at
+            .as_ref()
+            .map_or_else(Timestamp::now, |t| t.0);
         let objects = rendered
             .objects
             .iter()
@@ -226,7 +249,9 @@ impl Pass<'_> {
             })
             .collect();
         let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
-        self.memory.stages.insert(stage.name.clone(), StageMemory { inputs, objects });
+        self.memory
+            .stages
+            .insert(stage.name.clone(), StageMemory { inputs, objects });
         Ok(())
     }
 
@@ -255,7 +280,11 @@ impl Pass<'_> {
                 self.ctx.metrics.stage_applied.with_label_values(&labels).inc();
                 Ok(Flow::Ready)
             }
-            Overall::Failed(failed) if failed.iter().any(|f| !matches!(f.readiness, Readiness::Failed { recoverable: true, .. })) => {
+            Overall::Failed(failed)
+                if failed
+                    .iter()
+                    .any(|f| !matches!(f.readiness, Readiness::Failed { recoverable: true, .. })) =>
+            {
                 let message = name_blockers(&failed, NAMED);
                 Ok(Flow::End(self.failed(at, Failure::retried("verify", message))))
             }
@@ -273,7 +302,12 @@ impl Pass<'_> {
     }
 
     /// Looks at the objects the stage awaits.
-    pub(super) async fn look(&mut self, stage: &Stage, tenant: &Tenant, mode: Mode) -> Result<super::verify::Look, Failure> {
+    pub(super) async fn look(
+        &mut self,
+        stage: &Stage,
+        tenant: &Tenant,
+        mode: Mode,
+    ) -> Result<super::verify::Look, Failure> {
         let checks = stage.ready_checks.as_ref();
         if checks.is_some_and(|c| c.disable_wait) {
             return Ok(super::verify::Look::default());
@@ -281,10 +315,16 @@ impl Pass<'_> {
         let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
         let mut needed = std::mem::take(&mut self.needed);
         let result = match checks.filter(|c| !c.checks.is_empty()) {
-            None => self.observer(tenant, mode).look(&mut memory.objects, &mut needed, None).await,
+            None => {
+                self.observer(tenant, mode)
+                    .look(&mut memory.objects, &mut needed, None)
+                    .await
+            }
             Some(checks) => {
                 let mut named = self.named(&checks.checks, &memory, tenant).await;
-                self.observer(tenant, Mode::Net).look(&mut named, &mut needed, None).await
+                self.observer(tenant, Mode::Net)
+                    .look(&mut named, &mut needed, None)
+                    .await
             }
         };
         self.needed = needed;
@@ -294,16 +334,27 @@ impl Pass<'_> {
     }
 
     /// The objects that `readyChecks.checks` names; only they are waited for.
-    async fn named(&self, checks: &[crate::api::ObjectRef], memory: &StageMemory, tenant: &Tenant) -> BTreeMap<ObjectId, Known> {
+    async fn named(
+        &self,
+        checks: &[crate::api::ObjectRef],
+        memory: &StageMemory,
+        tenant: &Tenant,
+    ) -> BTreeMap<ObjectId, Known> {
         let mut out = BTreeMap::new();
         for check in checks {
             let api_version = crate::api::common::non_empty(&check.api_version).unwrap_or("v1");
-            let namespaced = tenant.served(api_version, &check.kind).await.map_or(true, |s| s.namespaced);
+            let namespaced = tenant
+                .served(api_version, &check.kind)
+                .await
+                .map_or(true, |s| s.namespaced);
             let namespace = crate::api::common::non_empty(&check.namespace).unwrap_or(&self.owner.namespace);
             let group = api_version.split_once('/').map_or("", |(g, _)| g);
             let id = ObjectId::new(if namespaced { namespace } else { "" }, &check.name, group, &check.kind);
             let known = memory.objects.get(&id).cloned();
-            out.insert(id, known.unwrap_or_else(|| Known::unseen(api_version.to_owned(), Timestamp::now())));
+            out.insert(
+                id,
+                known.unwrap_or_else(|| Known::unseen(api_version.to_owned(), Timestamp::now())),
+            );
         }
         out
     }
@@ -375,7 +426,10 @@ impl Pass<'_> {
         }
         let tenant = self.tenant(&stage);
         let mode = self.watched_mode();
-        Ok(matches!(self.look(&stage, &tenant, mode).await.map(|l| l.overall()), Ok(Overall::Ready)))
+        Ok(matches!(
+            self.look(&stage, &tenant, mode).await.map(|l| l.overall()),
+            Ok(Overall::Ready)
+        ))
     }
 
     /// Whether a pod behind something awaited is in an error wait.
@@ -391,22 +445,40 @@ impl Pass<'_> {
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return Ok(false);
         };
-        Ok(self.observer(&tenant, Mode::Watched).error_wait(&look.awaited, &memory.objects).await.is_some())
+        Ok(self
+            .observer(&tenant, Mode::Watched)
+            .error_wait(&look.awaited, &memory.objects)
+            .await
+            .is_some())
     }
 
     /// A failed run that waits for its next attempt: nothing is done, and the conditions say why.
     pub(super) async fn rest(&mut self) -> Result<End, Stop> {
-        let Some(at) = self.status.stages.iter().position(|s| s.phase == Some(StagePhase::Failed)) else {
+        let Some(at) = self
+            .status
+            .stages
+            .iter()
+            .position(|s| s.phase == Some(StagePhase::Failed))
+        else {
             return self.stages().await;
         };
         let entry = &self.status.stages[at];
-        let waited = entry.step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
+        let waited = entry
+            .step_started_at
+            .as_ref()
+            .map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
         let message = format!("stage \"{}\" {}", entry.name, entry.message.clone().unwrap_or_default());
         let terminal = self.set.status.as_ref().is_some_and(|s| {
-            s.conditions.iter().any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
+            s.conditions
+                .iter()
+                .any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
         });
         let reason = self.stored_reason().unwrap_or(crate::api::Reason::StageFailed);
-        let wake = Wake::In(self.retry_wait(at).saturating_sub(waited).max(Duration::from_millis(100)));
+        let wake = Wake::In(
+            self.retry_wait(at)
+                .saturating_sub(waited)
+                .max(Duration::from_millis(100)),
+        );
         Ok(End {
             situation: if terminal {
                 Situation::Terminal { reason, message }
@@ -419,8 +491,12 @@ impl Pass<'_> {
 
     fn stored_reason(&self) -> Option<crate::api::Reason> {
         let status = self.set.status.as_ref()?;
-        let ready = status.conditions.iter().find(|c| c.type_ == crate::rules::condition::READY)?;
-        crate::api::Reason::from_word(&ready.reason).filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))
+        let ready = status
+            .conditions
+            .iter()
+            .find(|c| c.type_ == crate::rules::condition::READY)?;
+        crate::api::Reason::from_word(&ready.reason)
+            .filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))
     }
 }
 

@@ -36,8 +36,13 @@ impl Pass<'_> {
     pub(super) async fn steady(&mut self) -> Result<End, Stop> {
         let steady = self.cadence().steady;
         let since_full = self.memory.full_at.map(|at| at.elapsed());
-        let full = self.requested || since_full.is_none_or(|since| since + Duration::from_secs(1) >= steady.mul_f64(0.95));
-        let mut wake = Wake::In(jittered(if full { steady } else { steady.saturating_sub(since_full.unwrap_or_default()) }));
+        let full =
+            self.requested || since_full.is_none_or(|since| since + Duration::from_secs(1) >= steady.mul_f64(0.95));
+        let mut wake = Wake::In(jittered(if full {
+            steady
+        } else {
+            steady.saturating_sub(since_full.unwrap_or_default())
+        }));
         let mut bad = None;
         let mut doubtful = false;
         let spec = self.set.spec.clone();
@@ -80,17 +85,25 @@ impl Pass<'_> {
     }
 
     fn standing_of_release(&self, bad: Option<String>, doubtful: bool) -> Situation {
-        let stored = self.set.status.as_ref().and_then(|s| s.conditions.iter().find(|c| c.type_ == READY));
+        let stored = self
+            .set
+            .status
+            .as_ref()
+            .and_then(|s| s.conditions.iter().find(|c| c.type_ == READY));
         match (bad, stored) {
             (Some(message), _) => Situation::Failed {
                 reason: Reason::StageFailed,
                 message,
             },
             // Within the bound, Ready stays as it is: a short wobble is no news.
-            (None, Some(ready)) if doubtful && ready.status == "False" && ready.reason == Reason::StageFailed.as_str() => Situation::Failed {
-                reason: Reason::StageFailed,
-                message: ready.message.clone(),
-            },
+            (None, Some(ready))
+                if doubtful && ready.status == "False" && ready.reason == Reason::StageFailed.as_str() =>
+            {
+                Situation::Failed {
+                    reason: Reason::StageFailed,
+                    message: ready.message.clone(),
+                }
+            }
             _ => Situation::Succeeded {
                 message: self.deployed(),
             },
@@ -118,7 +131,9 @@ impl Pass<'_> {
         let mode = if full { Mode::Full } else { self.watched_mode() };
         let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
         let mut needed = std::mem::take(&mut self.needed);
-        let result = self.tend_objects(at, stage, tenant, mode, &mut memory, &mut needed).await;
+        let result = self
+            .tend_objects(at, stage, tenant, mode, &mut memory, &mut needed)
+            .await;
         self.needed = needed;
         self.memory.stages.insert(stage.name.clone(), memory);
         self.memory.looked_at = Some(Instant::now());
@@ -178,16 +193,26 @@ impl Pass<'_> {
             }
         }
         let report = applier.run(objects, &mut memory.objects).await?;
-        let corrected: Vec<String> =
-            report.changed.iter().filter(|(_, change)| *change != Change::Unchanged).map(|(id, _)| id.to_string()).collect();
+        let corrected: Vec<String> = report
+            .changed
+            .iter()
+            .filter(|(_, change)| *change != Change::Unchanged)
+            .map(|(id, _)| id.to_string())
+            .collect();
         if corrected.is_empty() {
             return Ok(());
         }
         let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
-        self.ctx.metrics.drift_corrected.with_label_values(&labels).inc_by(corrected.len() as u64);
+        self.ctx
+            .metrics
+            .drift_corrected
+            .with_label_values(&labels)
+            .inc_by(corrected.len() as u64);
         let note = format!("stage \"{}\": put back {}", stage.name, corrected.join(", "));
         tracing::warn!(stage = stage.name, objects = corrected.join(", "), "drift corrected");
-        self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftCorrected, true, note));
+        self.ctx
+            .notifier
+            .send(Notice::about(&self.set, Reason::DriftCorrected, true, note));
         Ok(())
     }
 
@@ -204,7 +229,9 @@ impl Pass<'_> {
             })
             .collect();
         let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
-        self.memory.stages.insert(stage.name.clone(), StageMemory { inputs, objects });
+        self.memory
+            .stages
+            .insert(stage.name.clone(), StageMemory { inputs, objects });
     }
 
     /// Keeps the stage's phase true to what was seen; Ready only follows once the bound has run out.
@@ -224,7 +251,10 @@ impl Pass<'_> {
         }
         self.status.stages[at].waiting_for = Some(blocking.clone());
         let (bound, origin) = self.bound(stage);
-        let since = self.status.stages[at].step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
+        let since = self.status.stages[at]
+            .step_started_at
+            .as_ref()
+            .map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
         match bound.checked_sub(since).filter(|rest| !rest.is_zero()) {
             Some(rest) if self.status.stages[at].phase != Some(StagePhase::Failed) => Health::Doubtful(rest),
             _ => {

@@ -163,7 +163,12 @@ impl Observer<'_> {
     }
 
     /// Makes sure the object's kind is watched.
-    async fn cover(&self, id: &ObjectId, api_version: &str, needed: &mut HashSet<WatchKey>) -> Result<(WatchKey, Coverage), Failure> {
+    async fn cover(
+        &self,
+        id: &ObjectId,
+        api_version: &str,
+        needed: &mut HashSet<WatchKey>,
+    ) -> Result<(WatchKey, Coverage), Failure> {
         let target = target_of(id, api_version);
         let served = match self.tenant.served(&target.api_version, &target.kind).await {
             Ok(served) => served,
@@ -178,7 +183,13 @@ impl Observer<'_> {
         Ok((key, coverage))
     }
 
-    async fn read(&self, id: &ObjectId, known: &Known, key: &WatchKey, sent: Option<&Value>) -> Result<(Known, bool), Failure> {
+    async fn read(
+        &self,
+        id: &ObjectId,
+        known: &Known,
+        key: &WatchKey,
+        sent: Option<&Value>,
+    ) -> Result<(Known, bool), Failure> {
         let target = target_of(id, &known.api_version);
         let now = Timestamp::now();
         let mut known = known.clone();
@@ -242,13 +253,21 @@ impl Observer<'_> {
             if one.readiness.is_failed() {
                 return Some(one.to_string());
             }
-            if !matches!(one.id.kind.as_str(), "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "Job") {
+            if !matches!(
+                one.id.kind.as_str(),
+                "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "Job"
+            ) {
                 continue;
             }
             let Some(known) = known.get(&one.id) else {
                 continue;
             };
-            let live = self.tenant.get(&target_of(&one.id, &known.api_version)).await.ok().flatten()?;
+            let live = self
+                .tenant
+                .get(&target_of(&one.id, &known.api_version))
+                .await
+                .ok()
+                .flatten()?;
             for pod in self.pods_of(&live).await.unwrap_or_default() {
                 if let Some(wait) = error_wait(&pod) {
                     return Some(format!("{}: pod {} waits with {}", one.id, wait.pod, wait.reason));

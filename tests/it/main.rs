@@ -1,1 +1,3 @@
 //! Black-box tests, one module per capability, against a real control plane.
+
+mod kustomize;

@@ -76,11 +76,16 @@ impl IgnoreRule {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let api_version = text("/apiVersion");
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let found = [group, version, text("/kind"), text("/metadata/name"), text("/metadata/namespace")];
+        let found = [
+            group,
+            version,
+            text("/kind"),
+            text("/metadata/name"),
+            text("/metadata/namespace"),
+        ];
         let fits = |(pattern, text): (&Option<Regex>, &str)| pattern.as_ref().is_none_or(|one| one.is_match(text));
-        let holds = |requirements: &[Requirement], map: &str| {
-            requirements.iter().all(|one| one.holds(object.pointer(map)))
-        };
+        let holds =
+            |requirements: &[Requirement], map: &str| requirements.iter().all(|one| one.holds(object.pointer(map)));
         self.patterns.iter().zip(found).all(fits)
             && holds(&self.labels, "/metadata/labels")
             && holds(&self.annotations, "/metadata/annotations")
@@ -90,7 +95,10 @@ impl IgnoreRule {
 fn parse_pointer(text: &str) -> Result<Vec<String>, IgnoreError> {
     let pointer = text.strip_prefix('/').filter(|rest| !rest.is_empty());
     let pointer = pointer.ok_or_else(|| IgnoreError::NotAPointer(text.to_owned()))?;
-    let parts: Vec<String> = pointer.split('/').map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
+    let parts: Vec<String> = pointer
+        .split('/')
+        .map(|part| part.replace("~1", "/").replace("~0", "~"))
+        .collect();
     let raw_tildes = pointer.split('~').skip(1).any(|after| !after.starts_with(['0', '1']));
     if raw_tildes {
         return Err(IgnoreError::NotAPointer(text.to_owned()));
@@ -141,11 +149,16 @@ fn selector(field: &'static str, text: Option<&str>) -> Result<Vec<Requirement>,
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
-    let parsed = split_terms(text).into_iter().map(requirement).collect::<Option<Vec<_>>>();
-    parsed.filter(|_| text.len() <= MAX_PATTERN).ok_or_else(|| IgnoreError::Selector {
-        field,
-        selector: text.chars().take(MAX_PATTERN).collect(),
-    })
+    let parsed = split_terms(text)
+        .into_iter()
+        .map(requirement)
+        .collect::<Option<Vec<_>>>();
+    parsed
+        .filter(|_| text.len() <= MAX_PATTERN)
+        .ok_or_else(|| IgnoreError::Selector {
+            field,
+            selector: text.chars().take(MAX_PATTERN).collect(),
+        })
 }
 
 /// Splits at commas outside parentheses.
@@ -202,7 +215,10 @@ fn word(text: &str) -> Option<String> {
 pub fn object_to_send(desired: &Value, live: Option<&Value>, rules: &[IgnoreRule], manager: &str) -> Value {
     let mut sent = desired.clone();
     let Some(live) = live else { return sent };
-    let pointers = rules.iter().filter(|rule| rule.matches(desired)).flat_map(|rule| &rule.paths);
+    let pointers = rules
+        .iter()
+        .filter(|rule| rule.matches(desired))
+        .flat_map(|rule| &rule.paths);
     let mut removals = Vec::new();
     for pointer in pointers {
         let Some(path) = locate(desired, pointer) else {
@@ -219,7 +235,12 @@ pub fn object_to_send(desired: &Value, live: Option<&Value>, rules: &[IgnoreRule
         }
     }
     // Later items of a list go first, so that the indexes of the others hold.
-    removals.sort_by_key(|pointer| pointer.iter().map(|part| (part.parse::<usize>().ok(), part.as_str())).collect::<Vec<_>>());
+    removals.sort_by_key(|pointer| {
+        pointer
+            .iter()
+            .map(|part| (part.parse::<usize>().ok(), part.as_str()))
+            .collect::<Vec<_>>()
+    });
     for pointer in removals.into_iter().rev() {
         remove(&mut sent, pointer);
     }

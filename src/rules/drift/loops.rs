@@ -57,7 +57,10 @@ impl DriftLoops {
         let mut after = BTreeMap::new();
         let mut found = Vec::new();
         for change in corrected {
-            let manager = change.manager.clone().unwrap_or_else(|| "an unknown manager".to_owned());
+            let manager = change
+                .manager
+                .clone()
+                .unwrap_or_else(|| "an unknown manager".to_owned());
             let earlier = before.get(&change.path).filter(|seen| seen.manager == manager);
             let passes = earlier.map_or(0, |seen| seen.passes).saturating_add(1);
             if passes == LOOP_PASSES {

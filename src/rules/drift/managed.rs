@@ -73,7 +73,9 @@ fn is_own(entry: &Entry<'_>, manager: &str) -> bool {
 
 /// The field set of our own apply.
 pub(super) fn own_fields<'a>(live: &'a Value, manager: &str) -> Option<&'a Map<String, Value>> {
-    entries(live).find(|entry| is_own(entry, manager)).map(|entry| entry.fields)
+    entries(live)
+        .find(|entry| is_own(entry, manager))
+        .map(|entry| entry.fields)
 }
 
 /// The manager, other than our apply, that owns a place; the latest where there are several.
@@ -93,9 +95,7 @@ pub(super) fn owns(fields: &Map<String, Value>, path: &Path<'_>) -> bool {
             (Owned::Whole, _) => return true,
             (Owned::Node(fields), Step::Field(name)) => Owned::field_of(fields, name),
             (Owned::Node(fields), Step::Key(key)) => Owned::of(fields.get(*key)),
-            (Owned::Node(fields), Step::Item(_, item)) => {
-                find_item(fields, item).map_or(Owned::No, |(_, owned)| owned)
-            }
+            (Owned::Node(fields), Step::Item(_, item)) => find_item(fields, item).map_or(Owned::No, |(_, owned)| owned),
         };
     }
     !matches!(here, Owned::No)
@@ -129,7 +129,10 @@ impl ItemKey {
         match self {
             ItemKey::Value(value) => value == item,
             ItemKey::Fields(fields) => {
-                item.is_object() && fields.iter().all(|(name, value)| item.get(name).is_none_or(|own| own == value))
+                item.is_object()
+                    && fields
+                        .iter()
+                        .all(|(name, value)| item.get(name).is_none_or(|own| own == value))
             }
         }
     }
@@ -156,7 +159,9 @@ pub(super) fn find_sibling<'v>(fields: &Map<String, Value>, item: &Value, list: 
     });
     match names.next() {
         Some(names) => list.iter().find(|live| {
-            names.iter().all(|name| item.get(name).is_none_or(|own| live.get(name) == Some(own)))
+            names
+                .iter()
+                .all(|name| item.get(name).is_none_or(|own| live.get(name) == Some(own)))
         }),
         None => list.iter().find(|live| *live == item),
     }

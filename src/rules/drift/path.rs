@@ -92,7 +92,11 @@ impl<'a> Path<'a> {
             Some(Step::Field(name)) => Some(*name),
             _ => None,
         };
-        let inside = |name: &str| self.steps.iter().any(|step| matches!(step, Step::Field(found) if *found == name));
+        let inside = |name: &str| {
+            self.steps
+                .iter()
+                .any(|step| matches!(step, Step::Field(found) if *found == name))
+        };
         let Some(last) = field(0) else { return false };
         if inside("metadata") || inside("data") {
             return false;

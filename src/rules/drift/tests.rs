@@ -59,7 +59,10 @@ fn the_server_would_change_something_exactly_where_we_see_a_difference() {
             lines(&seen),
             lines(&planned)
         );
-        assert_eq!(case.name.starts_with("nothing"), seen.is_empty() && case.name.starts_with("nothing"));
+        assert_eq!(
+            case.name.starts_with("nothing"),
+            seen.is_empty() && case.name.starts_with("nothing")
+        );
     }
 }
 
@@ -139,11 +142,17 @@ fn another_desired_value_is_a_difference_without_any_foreign_hand() {
 #[test]
 fn a_removed_list_item_and_a_removed_section_are_surplus() {
     let Case { mut desired, live, .. } = case("nothing Deployment");
-    desired["spec"]["template"]["spec"]["containers"].as_array_mut().unwrap().remove(1);
+    desired["spec"]["template"]["spec"]["containers"]
+        .as_array_mut()
+        .unwrap()
+        .remove(1);
     desired["spec"].as_object_mut().unwrap().remove("replicas");
     desired["metadata"].as_object_mut().unwrap().remove("labels");
     let found = compare(&desired, &live, OURS);
-    assert!(found.iter().all(|change| change.kind == ChangeKind::Surplus), "{found:?}");
+    assert!(
+        found.iter().all(|change| change.kind == ChangeKind::Surplus),
+        "{found:?}"
+    );
     let paths: Vec<&str> = found.iter().map(|change| change.path.as_str()).collect();
     assert_eq!(
         paths,
@@ -180,18 +189,34 @@ fn another_operation_or_subresource_of_our_name_is_not_our_apply() {
 fn the_latest_owner_is_named() {
     let Case { desired, mut live, .. } = case("scale");
     let entries = live["metadata"]["managedFields"].as_array_mut().unwrap();
-    let mut later = entries.iter().find(|entry| entry["manager"] == "kubectl-edit").unwrap().clone();
+    let mut later = entries
+        .iter()
+        .find(|entry| entry["manager"] == "kubectl-edit")
+        .unwrap()
+        .clone();
     later["manager"] = json!("later");
     later["time"] = json!("2099-01-01T00:00:00Z");
     entries.insert(0, later);
-    assert_eq!(lines(&compare(&desired, &live, OURS)), ["/spec/replicas was changed by later"]);
+    assert_eq!(
+        lines(&compare(&desired, &live, OURS)),
+        ["/spec/replicas was changed by later"]
+    );
 }
 
 #[test]
 fn values_are_never_told() {
-    let Case { mut desired, live, planned, .. } = case("secret");
+    let Case {
+        mut desired,
+        live,
+        planned,
+        ..
+    } = case("secret");
     desired["data"]["p"] = json!("c2VjcmV0");
-    let told = format!("{:?}{:?}", compare(&desired, &live, OURS), differences(&live, &planned, OURS));
+    let told = format!(
+        "{:?}{:?}",
+        compare(&desired, &live, OURS),
+        differences(&live, &planned, OURS)
+    );
     for value in ["c2VjcmV0", "cGFzcw==", "eA=="] {
         assert!(!told.contains(value), "{told}");
     }
@@ -213,7 +238,10 @@ fn status_and_server_metadata_do_not_count() {
     let planned = json!({"metadata": {"resourceVersion": "2", "generation": 2}, "status": {"a": 2}});
     assert_eq!(differences(&live, &planned, OURS), []);
     let labelled = json!({"metadata": {"labels": {"a": "b"}}});
-    assert_eq!(lines(&differences(&live, &labelled, OURS)), ["/metadata/labels was removed"]);
+    assert_eq!(
+        lines(&differences(&live, &labelled, OURS)),
+        ["/metadata/labels was removed"]
+    );
     let with_null = json!({"spec": {"a": null}});
     assert_eq!(differences(&with_null, &json!({"spec": {}}), OURS), []);
 }
@@ -332,8 +360,14 @@ fn fields_and_objects_are_counted_apart() {
     }
     let found = loops.observe(&web(), &[change("/b", None)]);
     assert_eq!(found.len(), 1);
-    assert_eq!((found[0].path.as_str(), found[0].manager.as_str()), ("/b", "an unknown manager"));
-    assert_eq!(loops.observe(&web(), &[change("/a", Some("x")), change("/b", None)]), []);
+    assert_eq!(
+        (found[0].path.as_str(), found[0].manager.as_str()),
+        ("/b", "an unknown manager")
+    );
+    assert_eq!(
+        loops.observe(&web(), &[change("/a", Some("x")), change("/b", None)]),
+        []
+    );
     assert_eq!(loops.observe(&other, &[change("/a", Some("x"))]).len(), 1);
 }
 
@@ -362,8 +396,10 @@ fn any_json() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(4, 24, 3, move |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            prop::collection::hash_map(key.clone(), inner, 0..3)
-                .prop_map(|map| map.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<Value>()),
+            prop::collection::hash_map(key.clone(), inner, 0..3).prop_map(|map| map
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect::<Value>()),
         ]
     })
 }

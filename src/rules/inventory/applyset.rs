@@ -42,18 +42,12 @@ pub fn parent_metadata<'a>(
     ParentMetadata {
         labels: BTreeMap::from([(keys::APPLYSET_ID, applyset_id(name, namespace))]),
         annotations: BTreeMap::from([
-            (
-                keys::APPLYSET_TOOLING,
-                format!("stageset-controller/v{version}"),
-            ),
+            (keys::APPLYSET_TOOLING, format!("stageset-controller/v{version}")),
             (
                 keys::APPLYSET_GROUP_KINDS,
                 join(group_kinds.iter().map(String::as_str).collect()),
             ),
-            (
-                keys::APPLYSET_NAMESPACES,
-                join(namespaces.into_iter().collect()),
-            ),
+            (keys::APPLYSET_NAMESPACES, join(namespaces.into_iter().collect())),
         ]),
     }
 }

@@ -51,10 +51,7 @@ impl ObjectId {
 
     /// `<namespace>_<name>_<group>_<kind>`, parts verbatim.
     pub fn written(&self) -> String {
-        format!(
-            "{}_{}_{}_{}",
-            self.namespace, self.name, self.group, self.kind
-        )
+        format!("{}_{}_{}_{}", self.namespace, self.name, self.group, self.kind)
     }
 
     /// `Kind.group`, or `Kind` in the core group.
@@ -67,15 +64,7 @@ impl ObjectId {
     }
 
     fn bytes(&self) -> impl Iterator<Item = u8> {
-        let parts = [
-            &self.namespace,
-            "_",
-            &self.name,
-            "_",
-            &self.group,
-            "_",
-            &self.kind,
-        ];
+        let parts = [&self.namespace, "_", &self.name, "_", &self.group, "_", &self.kind];
         parts.into_iter().flat_map(str::bytes)
     }
 }

@@ -17,11 +17,7 @@ pub fn plain_name(stage_set: &str, stage: &str, shard: u32) -> String {
 
 /// `<stageset>-<stage>-<NN>-<hash>`: unambiguous, and cut to fit [`MAX_NAME_LENGTH`].
 pub fn hashed_name(stage_set: &str, stage: &str, shard: u32) -> String {
-    let seed = format!(
-        "{}/{stage_set}/{}/{stage}/{shard}",
-        stage_set.len(),
-        stage.len()
-    );
+    let seed = format!("{}/{stage_set}/{}/{stage}/{shard}", stage_set.len(), stage.len());
     let mut hash = String::new();
     for byte in &Sha256::digest(seed.as_bytes())[..5] {
         let _ = write!(hash, "{byte:02x}");
@@ -38,12 +34,7 @@ pub fn hashed_name(stage_set: &str, stage: &str, shard: u32) -> String {
 
 /// The name to write a shard under: the plain one, or the hashed one where the plain one is too long or
 /// `taken` says that an object of that name belongs to another StageSet or stage.
-pub fn choose_name(
-    stage_set: &str,
-    stage: &str,
-    shard: u32,
-    taken: impl Fn(&str) -> bool,
-) -> String {
+pub fn choose_name(stage_set: &str, stage: &str, shard: u32, taken: impl Fn(&str) -> bool) -> String {
     let plain = plain_name(stage_set, stage, shard);
     if plain.len() > MAX_NAME_LENGTH || taken(&plain) {
         hashed_name(stage_set, stage, shard)

@@ -40,9 +40,7 @@ pub enum Deletion {
 }
 
 fn describe(owner: Option<&OwnerRef>) -> String {
-    owner.map_or("nobody".to_owned(), |one| {
-        format!("{}/{}", one.namespace, one.name)
-    })
+    owner.map_or("nobody".to_owned(), |one| format!("{}/{}", one.namespace, one.name))
 }
 
 /// The StageSet named by an object's owner labels; both must be there.
@@ -63,12 +61,7 @@ pub fn may_delete(live: &Value, owner: &OwnerRef) -> Deletion {
     if found.as_ref() != Some(owner) {
         return Deletion::Skip(Skip::NotOurs { owner: found });
     }
-    let opt_outs = [
-        keys::PRUNE,
-        keys::FLUX_PRUNE,
-        keys::RECONCILE,
-        keys::FLUX_RECONCILE,
-    ];
+    let opt_outs = [keys::PRUNE, keys::FLUX_PRUNE, keys::RECONCILE, keys::FLUX_RECONCILE];
     for key in opt_outs {
         if let Some(value) = marker(live, key, "disabled") {
             return Deletion::Skip(Skip::OptedOut { key, value });
@@ -125,9 +118,7 @@ pub enum NamespaceRefusal {
         count: usize,
         example: Box<ObjectId>,
     },
-    #[error(
-        "namespace {namespace} is kept: {kinds} in it cannot be listed, so it may hold objects of others"
-    )]
+    #[error("namespace {namespace} is kept: {kinds} in it cannot be listed, so it may hold objects of others")]
     Unread { namespace: String, kinds: String },
 }
 

@@ -78,10 +78,7 @@ pub fn find_duplicate_claims(desired: &[DesiredStage]) -> Vec<DuplicateClaim> {
 ///
 /// # Errors
 /// Every object that two stages render.
-pub fn prune_set(
-    stored: &[StoredStage],
-    desired: &[DesiredStage],
-) -> Result<Vec<StagePrune>, Vec<DuplicateClaim>> {
+pub fn prune_set(stored: &[StoredStage], desired: &[DesiredStage]) -> Result<Vec<StagePrune>, Vec<DuplicateClaim>> {
     let duplicates = find_duplicate_claims(desired);
     if !duplicates.is_empty() {
         return Err(duplicates);
@@ -109,11 +106,7 @@ pub fn prune_set(
     Ok(plans.into_iter().map(|(_, plan)| plan).collect())
 }
 
-fn plan_stage(
-    record: &StoredStage,
-    stage: Option<&DesiredStage>,
-    claims: &BTreeMap<&ObjectId, &str>,
-) -> StagePrune {
+fn plan_stage(record: &StoredStage, stage: Option<&DesiredStage>, claims: &BTreeMap<&ObjectId, &str>) -> StagePrune {
     let mut plan = StagePrune {
         stage: record.name.clone(),
         removed: stage.is_none(),
@@ -154,10 +147,7 @@ pub struct PruneGuard {
 
 impl Default for PruneGuard {
     fn default() -> Self {
-        PruneGuard {
-            share: 0.5,
-            min: 20,
-        }
+        PruneGuard { share: 0.5, min: 20 }
     }
 }
 
@@ -178,12 +168,7 @@ pub struct PruneHold {
 impl PruneGuard {
     /// Holds a plan that deletes too much of a stage that is still in the spec, unless `confirmed` (the value of
     /// the confirmation annotation) names the stage's pinned `revision`.
-    pub fn check(
-        &self,
-        plan: &StagePrune,
-        revision: &str,
-        confirmed: Option<&str>,
-    ) -> Result<(), PruneHold> {
+    pub fn check(&self, plan: &StagePrune, revision: &str, confirmed: Option<&str>) -> Result<(), PruneHold> {
         let deleting = plan.delete.len();
         let too_many = deleting >= self.min && deleting as f64 > self.share * plan.recorded as f64;
         if plan.removed || !too_many || confirmed == Some(revision) {

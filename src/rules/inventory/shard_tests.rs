@@ -20,14 +20,8 @@ fn shard(index: u32, list: &[&str]) -> Shard {
 
 fn apply_write(shards: &mut Vec<Shard>, write: &ShardWrite) {
     match write {
-        ShardWrite::Put {
-            index,
-            name,
-            entries,
-        } => {
-            let raw = entries
-                .iter()
-                .map(|entry| (entry.id.clone(), entry.v.clone()));
+        ShardWrite::Put { index, name, entries } => {
+            let raw = entries.iter().map(|entry| (entry.id.clone(), entry.v.clone()));
             let put = Shard::read(name, Some(&index.to_string()), raw);
             shards.retain(|one| one.name != *name);
             shards.push(put);
@@ -51,10 +45,7 @@ fn summary(writes: &[ShardWrite]) -> Vec<String> {
 fn an_empty_stage_has_one_empty_shard() {
     let writes = plan_shards(&[], &Entries::new(), 5, name_of);
     assert_eq!(summary(&writes), ["put set-stage-0: "]);
-    assert_eq!(
-        plan_shards(&[shard(0, &[])], &Entries::new(), 5, name_of),
-        []
-    );
+    assert_eq!(plan_shards(&[shard(0, &[])], &Entries::new(), 5, name_of), []);
 }
 
 #[test]
@@ -92,10 +83,7 @@ fn a_new_version_is_written() {
 fn emptied_shards_are_deleted_last() {
     let stored = [shard(0, &["a_a__S"]), shard(1, &["a_b__S"])];
     let writes = plan_shards(&stored, &entries(&["a_c__S"]), 2, name_of);
-    assert_eq!(
-        summary(&writes),
-        ["put set-stage-0: a_c__S", "delete set-stage-1"]
-    );
+    assert_eq!(summary(&writes), ["put set-stage-0: a_c__S", "delete set-stage-1"]);
 }
 
 #[test]
@@ -119,12 +107,7 @@ fn a_shard_under_another_name_is_replaced_and_then_deleted() {
     }];
     let mut nameless = shard(1, &["a_b__S"]);
     nameless.index = None;
-    let writes = plan_shards(
-        &[old.clone(), nameless],
-        &entries(&["a_a__S", "a_b__S"]),
-        5,
-        name_of,
-    );
+    let writes = plan_shards(&[old.clone(), nameless], &entries(&["a_a__S", "a_b__S"]), 5, name_of);
     assert_eq!(
         summary(&writes),
         [

@@ -26,11 +26,7 @@ pub struct Shard {
 
 impl Shard {
     /// Reads a shard from its name, its shard label and its entries.
-    pub fn read(
-        name: &str,
-        label: Option<&str>,
-        raw: impl IntoIterator<Item = (String, String)>,
-    ) -> Self {
+    pub fn read(name: &str, label: Option<&str>, raw: impl IntoIterator<Item = (String, String)>) -> Self {
         let (entries, malformed) = read_entries(raw);
         Shard {
             name: name.to_owned(),
@@ -86,12 +82,7 @@ pub enum ShardWrite {
 /// Additions come before removals, so that after any number of these writes every entry that is both stored and
 /// wanted is still recorded. Shard 0 always exists. A shard under a name the writer (`name_of`) would not choose is
 /// emptied into the others, then deleted. No write means that all is as it should be.
-pub fn plan_shards(
-    stored: &[Shard],
-    wanted: &Entries,
-    cap: usize,
-    name_of: impl Fn(u32) -> String,
-) -> Vec<ShardWrite> {
+pub fn plan_shards(stored: &[Shard], wanted: &Entries, cap: usize, name_of: impl Fn(u32) -> String) -> Vec<ShardWrite> {
     let mut layout = Layout::of(stored, wanted, cap.max(1), &name_of);
     layout.place(wanted);
     layout.writes(stored)
@@ -117,22 +108,14 @@ struct Layout<'a> {
 
 impl<'a> Layout<'a> {
     /// Finds the shards that keep their place and which wanted entries stay in them.
-    fn of(
-        stored: &'a [Shard],
-        wanted: &Entries,
-        cap: usize,
-        name_of: &'a dyn Fn(u32) -> String,
-    ) -> Self {
+    fn of(stored: &'a [Shard], wanted: &Entries, cap: usize, name_of: &'a dyn Fn(u32) -> String) -> Self {
         let mut layout = Layout {
             slots: BTreeMap::new(),
             homeless: wanted.keys().cloned().collect(),
             cap,
             name_of,
         };
-        let by_name: BTreeMap<&str, &Shard> = stored
-            .iter()
-            .map(|shard| (shard.name.as_str(), shard))
-            .collect();
+        let by_name: BTreeMap<&str, &Shard> = stored.iter().map(|shard| (shard.name.as_str(), shard)).collect();
         // A shard is known by its name, for its label may be lost: look at every number that may be written.
         let reach = stored.len() + wanted.len() / cap + 1;
         let reach = u32::try_from(reach).unwrap_or(u32::MAX);
@@ -144,16 +127,9 @@ impl<'a> Layout<'a> {
             }
         }
         layout.slot(0);
-        let homes: BTreeSet<String> = layout
-            .slots
-            .values()
-            .map(|slot| slot.name.clone())
-            .collect();
+        let homes: BTreeSet<String> = layout.slots.values().map(|slot| slot.name.clone()).collect();
         for stray in stored.iter().filter(|shard| !homes.contains(&shard.name)) {
-            layout
-                .slot(0)
-                .malformed
-                .extend(stray.malformed.iter().cloned());
+            layout.slot(0).malformed.extend(stray.malformed.iter().cloned());
         }
         layout
     }
@@ -221,17 +197,11 @@ impl<'a> Layout<'a> {
             }
         }
         let kept: BTreeSet<&str> = self.slots.values().map(|slot| slot.name.as_str()).collect();
-        let strays = stored
-            .iter()
-            .filter(|shard| !kept.contains(shard.name.as_str()));
+        let strays = stored.iter().filter(|shard| !kept.contains(shard.name.as_str()));
         deletions.extend(strays.map(|shard| ShardWrite::Delete {
             name: shard.name.clone(),
         }));
-        additions
-            .into_iter()
-            .chain(removals)
-            .chain(deletions)
-            .collect()
+        additions.into_iter().chain(removals).chain(deletions).collect()
     }
 }
 

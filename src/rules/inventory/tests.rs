@@ -11,20 +11,11 @@ pub(super) fn id(text: &str) -> ObjectId {
 }
 
 pub(super) fn entries(list: &[&str]) -> Entries {
-    list.iter()
-        .map(|text| (id(text), "v1".to_owned()))
-        .collect()
+    list.iter().map(|text| (id(text), "v1".to_owned())).collect()
 }
 
 #[rstest]
-#[case(
-    "payments_web_apps_Deployment",
-    "payments",
-    "web",
-    "apps",
-    "Deployment",
-    "apps/v1"
-)]
+#[case("payments_web_apps_Deployment", "payments", "web", "apps", "Deployment", "apps/v1")]
 #[case("payments_web__Service", "payments", "web", "", "Service", "v1")]
 #[case(
     "_letsencrypt_cert-manager.io_ClusterIssuer",
@@ -64,8 +55,7 @@ fn ids_are_written_and_read(
     assert_eq!(entry.id, expected);
     assert_eq!(entry.version, "v1");
     assert_eq!(entry.api_version(), v);
-    let object =
-        json!({"apiVersion": v, "kind": kind, "metadata": {"name": name, "namespace": namespace}});
+    let object = json!({"apiVersion": v, "kind": kind, "metadata": {"name": name, "namespace": namespace}});
     assert_eq!(Entry::of(&object), Some(entry));
 }
 
@@ -88,10 +78,7 @@ fn entries_of_the_go_implementation_are_read() {
     let rbac = "_system__metrics_rbac.authorization.k8s.io_ClusterRole";
     assert_eq!(Entry::parse(rbac, "v1").unwrap().id.name, "system:metrics");
     let ours = Entry::parse(rbac, "rbac.authorization.k8s.io/v1").unwrap();
-    assert_eq!(
-        ours.id.name, "system__metrics",
-        "a full version marks a verbatim name"
-    );
+    assert_eq!(ours.id.name, "system__metrics", "a full version marks a verbatim name");
 }
 
 #[test]
@@ -104,10 +91,7 @@ fn identities_read_like_kubectl() {
         id("_reader_rbac.authorization.k8s.io_ClusterRole").to_string(),
         "ClusterRole/reader"
     );
-    assert_eq!(
-        ObjectId::of(&json!({"kind": "Secret", "metadata": {}})),
-        None
-    );
+    assert_eq!(ObjectId::of(&json!({"kind": "Secret", "metadata": {}})), None);
     assert_eq!(ObjectId::of(&json!({"metadata": {"name": "a"}})), None);
 }
 
@@ -116,10 +100,7 @@ fn union_takes_the_rendered_version() {
     let mut rendered = entries(&["a_new__Secret"]);
     rendered.insert(id("a_old__Secret"), "v2".into());
     let all = union(&entries(&["a_old__Secret", "a_gone__Secret"]), &rendered);
-    let listed: Vec<(String, &str)> = all
-        .iter()
-        .map(|(id, v)| (id.written(), v.as_str()))
-        .collect();
+    let listed: Vec<(String, &str)> = all.iter().map(|(id, v)| (id.written(), v.as_str())).collect();
     assert_eq!(
         listed,
         [
@@ -134,10 +115,7 @@ fn union_takes_the_rendered_version() {
 
 #[test]
 fn shards_are_named_plainly_and_hashed_on_a_clash() {
-    assert_eq!(
-        plain_name("payments", "application", 0),
-        "payments-application-0"
-    );
+    assert_eq!(plain_name("payments", "application", 0), "payments-application-0");
     assert_eq!(
         hashed_name("payments", "application", 0),
         "payments-application-00-1e8127524d"
@@ -146,9 +124,7 @@ fn shards_are_named_plainly_and_hashed_on_a_clash() {
         choose_name("payments", "application", 12, |_| false),
         "payments-application-12"
     );
-    let clash = choose_name("payments", "application", 0, |name| {
-        name == "payments-application-0"
-    });
+    let clash = choose_name("payments", "application", 0, |name| name == "payments-application-0");
     assert_eq!(clash, "payments-application-00-1e8127524d");
     assert_eq!(plain_name("a-b", "c", 0), plain_name("a", "b-c", 0));
     assert_ne!(hashed_name("a-b", "c", 0), hashed_name("a", "b-c", 0));
@@ -163,11 +139,7 @@ fn long_names_are_cut_and_hashed() {
     assert_eq!(over.len(), 253);
     assert!(!over.ends_with("-7"), "{over}");
     let hyphens = hashed_name(&"-".repeat(300), "t", 0);
-    assert_eq!(
-        hyphens.len(),
-        11,
-        "a head of hyphens is cut away: {hyphens}"
-    );
+    assert_eq!(hyphens.len(), 11, "a head of hyphens is cut away: {hyphens}");
 }
 
 #[test]
@@ -192,10 +164,7 @@ fn applyset_ids_hash_the_parent() {
         applyset_id("payments-application-0", "payments"),
         "applyset-rpImcJDQunHBweaOlSwPCEy9-_PKMYlPD3GdZcEDpI8-v1"
     );
-    assert!(
-        applyset_id("x", "y").len() <= 63,
-        "it must fit a label value"
-    );
+    assert!(applyset_id("x", "y").len() <= 63, "it must fit a label value");
 }
 
 #[test]
@@ -207,12 +176,7 @@ fn the_parent_lists_kinds_and_foreign_namespaces() {
         "audit_web__Service",
         "_reader_rbac.authorization.k8s.io_ClusterRole",
     ]);
-    let metadata = parent_metadata(
-        "payments-application-0",
-        "payments",
-        "1.2.3",
-        members.keys(),
-    );
+    let metadata = parent_metadata("payments-application-0", "payments", "1.2.3", members.keys());
     assert_eq!(
         metadata.labels[keys::APPLYSET_ID],
         applyset_id("payments-application-0", "payments")
@@ -243,18 +207,13 @@ proptest! {
 }
 
 fn pool() -> Vec<String> {
-    (0..12)
-        .map(|n| format!("ns_obj{n:02}_apps_Deployment"))
-        .collect()
+    (0..12).map(|n| format!("ns_obj{n:02}_apps_Deployment")).collect()
 }
 
 pub(super) fn some_entries() -> impl Strategy<Value = Entries> {
     let version = prop::sample::select(vec!["v1", "v2"]);
-    prop::collection::btree_map(prop::sample::select(pool()), version, 0..12).prop_map(|map| {
-        map.iter()
-            .map(|(text, v)| (id(text), (*v).to_owned()))
-            .collect()
-    })
+    prop::collection::btree_map(prop::sample::select(pool()), version, 0..12)
+        .prop_map(|map| map.iter().map(|(text, v)| (id(text), (*v).to_owned())).collect())
 }
 
 // Prune
@@ -444,20 +403,13 @@ fn a_mass_prune_is_held(
 
 #[test]
 fn the_guard_can_be_switched_off_and_names_what_to_do() {
-    let off = PruneGuard {
-        share: 1.0,
-        min: 20,
-    };
+    let off = PruneGuard { share: 1.0, min: 20 };
     assert!(off.check(&plan(40, 40, false), "r", None).is_ok());
     let held = PruneGuard::default()
         .check(&plan(40, 50, false), "main@sha1:2", None)
         .unwrap_err();
     let text = held.to_string();
-    for part in [
-        "\"app\"",
-        "40 of its 50",
-        "stages.metio.wtf/confirm-prune: main@sha1:2",
-    ] {
+    for part in ["\"app\"", "40 of its 50", "stages.metio.wtf/confirm-prune: main@sha1:2"] {
         assert!(text.contains(part), "{text}");
     }
 }
@@ -472,8 +424,7 @@ fn owner() -> OwnerRef {
 }
 
 fn live(extra_labels: Value, annotations: Value) -> Value {
-    let mut labels =
-        json!({"stages.metio.wtf/name": "payments", "stages.metio.wtf/namespace": "team"});
+    let mut labels = json!({"stages.metio.wtf/name": "payments", "stages.metio.wtf/namespace": "team"});
     for (key, value) in extra_labels.as_object().unwrap() {
         labels[key] = value.clone();
     }
@@ -499,10 +450,7 @@ fn an_owned_object_is_deleted_with_preconditions() {
 #[case(json!({"stages.metio.wtf/name": null}))]
 fn somebody_elses_object_is_left_alone(#[case] labels: Value) {
     let decision = may_delete(&live(labels, json!({})), &owner());
-    assert!(
-        matches!(decision, Deletion::Skip(Skip::NotOurs { .. })),
-        "{decision:?}"
-    );
+    assert!(matches!(decision, Deletion::Skip(Skip::NotOurs { .. })), "{decision:?}");
 }
 
 #[rstest]
@@ -531,10 +479,7 @@ fn opt_outs_keep_an_object(#[case] key: &'static str, #[case] value: &str, #[cas
 fn a_terminating_object_needs_no_second_delete() {
     let mut leaving = live(json!({}), json!({}));
     leaving["metadata"]["deletionTimestamp"] = "2026-06-15T09:00:00Z".into();
-    assert_eq!(
-        may_delete(&leaving, &owner()),
-        Deletion::Skip(Skip::Terminating)
-    );
+    assert_eq!(may_delete(&leaving, &owner()), Deletion::Skip(Skip::Terminating));
 }
 
 #[test]
@@ -578,10 +523,7 @@ fn foreign_is_what_nobody_else_accounts_for() {
     assert!(foreign(&object("v1", "Secret", "theirs")));
     assert!(foreign(&object("v1", "ServiceAccount", "builder")));
     assert!(!foreign(&live(json!({}), json!({}))));
-    assert!(foreign(&live(
-        json!({"stages.metio.wtf/name": "other"}),
-        json!({})
-    )));
+    assert!(foreign(&live(json!({"stages.metio.wtf/name": "other"}), json!({}))));
     assert!(!foreign(&object("v1", "ServiceAccount", "default")));
     assert!(!foreign(&object("v1", "ConfigMap", "kube-root-ca.crt")));
     assert!(!foreign(&object("events.k8s.io/v1", "Event", "e")));

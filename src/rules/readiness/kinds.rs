@@ -15,9 +15,7 @@ const NO_PROGRESS_DEADLINE: i64 = i32::MAX as i64;
 pub(super) fn judge(object: &Value, now: Timestamp) -> Option<Readiness> {
     let (group, kind) = group_kind(object);
     let verdict = match (group, kind) {
-        ("", "ConfigMap" | "Secret") | ("batch", "CronJob") | ("policy", "PodDisruptionBudget") => {
-            Readiness::Current
-        }
+        ("", "ConfigMap" | "Secret") | ("batch", "CronJob") | ("policy", "PodDisruptionBudget") => Readiness::Current,
         ("", "Service") => service(object),
         ("", "PersistentVolumeClaim") => claim(object),
         ("", "Pod") => pod(object, now),
@@ -34,8 +32,7 @@ pub(super) fn judge(object: &Value, now: Timestamp) -> Option<Readiness> {
 
 /// True for a Job that the cluster deletes on its own after it finished.
 pub(super) fn deletes_itself(object: &Value) -> bool {
-    group_kind(object) == ("batch", "Job")
-        && number(object, "/spec/ttlSecondsAfterFinished").is_some()
+    group_kind(object) == ("batch", "Job") && number(object, "/spec/ttlSecondsAfterFinished").is_some()
 }
 
 pub(super) fn group_kind(object: &Value) -> (&str, &str) {
@@ -59,12 +56,7 @@ fn short_of(what: &str, have: i64, want: i64) -> Option<Readiness> {
 }
 
 fn surplus(have: i64, want: i64) -> Option<Readiness> {
-    (have > want).then(|| {
-        Readiness::waiting(format!(
-            "pending termination: {}",
-            have.saturating_sub(want)
-        ))
-    })
+    (have > want).then(|| Readiness::waiting(format!("pending termination: {}", have.saturating_sub(want))))
 }
 
 fn service(object: &Value) -> Readiness {
@@ -80,10 +72,7 @@ fn service(object: &Value) -> Readiness {
 fn claim(object: &Value) -> Readiness {
     match text(object, "/status/phase") {
         Some("Bound") => Readiness::Current,
-        phase => Readiness::waiting(format!(
-            "not bound, phase {}",
-            phase.unwrap_or("not reported yet")
-        )),
+        phase => Readiness::waiting(format!("not bound, phase {}", phase.unwrap_or("not reported yet"))),
     }
 }
 
@@ -153,9 +142,7 @@ fn running_pod(object: &Value) -> Readiness {
 
 /// Names of the (regular) containers that wait in a crash loop.
 fn crash_looping_containers(object: &Value) -> Vec<&str> {
-    let statuses = object
-        .pointer("/status/containerStatuses")
-        .and_then(Value::as_array);
+    let statuses = object.pointer("/status/containerStatuses").and_then(Value::as_array);
     statuses
         .into_iter()
         .flatten()
@@ -184,9 +171,7 @@ fn pending_pod(object: &Value, now: Timestamp) -> Readiness {
 /// True for a pending pod the scheduler found no node for.
 pub(super) fn is_unschedulable(pod: &Value) -> bool {
     text(pod, "/status/phase") == Some("Pending")
-        && conditions(pod).any(|one| {
-            one.kind == "PodScheduled" && one.is_false() && one.reason == "Unschedulable"
-        })
+        && conditions(pod).any(|one| one.kind == "PodScheduled" && one.is_false() && one.reason == "Unschedulable")
 }
 
 fn deployment(object: &Value) -> Readiness {
@@ -211,17 +196,9 @@ fn deployment(object: &Value) -> Readiness {
     short_of("replicas", have, want)
         .or_else(|| short_of("updated", updated, want))
         .or_else(|| surplus(have, want))
-        .or_else(|| {
-            short_of(
-                "available",
-                count(object, "/status/availableReplicas"),
-                updated,
-            )
-        })
+        .or_else(|| short_of("available", count(object, "/status/availableReplicas"), updated))
         .or_else(|| short_of("ready", count(object, "/status/readyReplicas"), want))
-        .or_else(|| {
-            (!progressing).then(|| Readiness::waiting("its new ReplicaSet is not available"))
-        })
+        .or_else(|| (!progressing).then(|| Readiness::waiting("its new ReplicaSet is not available")))
         .or_else(|| (!available).then(|| Readiness::waiting("the Available condition is not True")))
         .unwrap_or(Readiness::Current)
 }
@@ -231,20 +208,8 @@ fn replica_set(object: &Value) -> Readiness {
     let want = wanted_replicas(object);
     failure
         .map(|one| Readiness::waiting(one.why()))
-        .or_else(|| {
-            short_of(
-                "labelled",
-                count(object, "/status/fullyLabeledReplicas"),
-                want,
-            )
-        })
-        .or_else(|| {
-            short_of(
-                "available",
-                count(object, "/status/availableReplicas"),
-                want,
-            )
-        })
+        .or_else(|| short_of("labelled", count(object, "/status/fullyLabeledReplicas"), want))
+        .or_else(|| short_of("available", count(object, "/status/availableReplicas"), want))
         .or_else(|| short_of("ready", count(object, "/status/readyReplicas"), want))
         .or_else(|| surplus(count(object, "/status/replicas"), want))
         .unwrap_or(Readiness::Current)
@@ -271,36 +236,22 @@ fn stateful_set_update(object: &Value, want: i64) -> Option<Readiness> {
     let current = text(object, "/status/currentRevision").unwrap_or_default();
     let update = text(object, "/status/updateRevision").unwrap_or_default();
     short_of("current", count(object, "/status/currentReplicas"), want).or_else(|| {
-        (current != update).then(|| {
-            Readiness::waiting(format!(
-                "revision {current:?} is being replaced by {update:?}"
-            ))
-        })
+        (current != update).then(|| Readiness::waiting(format!("revision {current:?} is being replaced by {update:?}")))
     })
 }
 
 fn daemon_set(object: &Value) -> Readiness {
-    let observed = number(object, "/metadata/generation").is_some()
-        && number(object, "/status/observedGeneration").is_some();
+    let observed =
+        number(object, "/metadata/generation").is_some() && number(object, "/status/observedGeneration").is_some();
     if !observed {
         return Readiness::waiting("its generation is not observed yet");
     }
     let Some(want) = number(object, "/status/desiredNumberScheduled") else {
         return Readiness::waiting("the number of nodes to run on is not known yet");
     };
-    short_of(
-        "scheduled",
-        count(object, "/status/currentNumberScheduled"),
-        want,
-    )
-    .or_else(|| {
-        short_of(
-            "updated",
-            count(object, "/status/updatedNumberScheduled"),
-            want,
-        )
-    })
-    .or_else(|| short_of("available", count(object, "/status/numberAvailable"), want))
-    .or_else(|| short_of("ready", count(object, "/status/numberReady"), want))
-    .unwrap_or(Readiness::Current)
+    short_of("scheduled", count(object, "/status/currentNumberScheduled"), want)
+        .or_else(|| short_of("updated", count(object, "/status/updatedNumberScheduled"), want))
+        .or_else(|| short_of("available", count(object, "/status/numberAvailable"), want))
+        .or_else(|| short_of("ready", count(object, "/status/numberReady"), want))
+        .unwrap_or(Readiness::Current)
 }

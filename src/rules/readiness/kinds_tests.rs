@@ -27,22 +27,15 @@ fn kinds_without_a_rule_are_current_at_once(#[case] api_version: &str, #[case] k
 
 #[test]
 fn a_kind_of_the_same_name_in_another_group_has_no_rule() {
-    let knative = json!({"spec": {"type": "LoadBalancer"}, "status": {"conditions": [condition("Ready", "False", "No")]}});
+    let knative =
+        json!({"spec": {"type": "LoadBalancer"}, "status": {"conditions": [condition("Ready", "False", "No")]}});
     check(
         &object("serving.knative.dev/v1", "Service", knative),
         "InProgress",
         "No: because",
     );
-    check(
-        &object("batch.volcano.sh/v1alpha1", "Job", json!({})),
-        "Current",
-        "",
-    );
-    check(
-        &object("example.com/v1", "Deployment", json!({})),
-        "Current",
-        "",
-    );
+    check(&object("batch.volcano.sh/v1alpha1", "Job", json!({})), "Current", "");
+    check(&object("example.com/v1", "Deployment", json!({})), "Current", "");
 }
 
 #[test]
@@ -57,11 +50,7 @@ fn services() {
         "",
     );
     let waiting = "the LoadBalancer Service has no cluster IP yet";
-    check(
-        &service(json!({"type": "LoadBalancer"})),
-        "InProgress",
-        waiting,
-    );
+    check(&service(json!({"type": "LoadBalancer"})), "InProgress", waiting);
     check(
         &service(json!({"type": "LoadBalancer", "clusterIP": ""})),
         "InProgress",
@@ -78,16 +67,8 @@ fn claims() {
         "InProgress",
         "not bound, phase Pending",
     );
-    check(
-        &claim(json!({"phase": "Lost"})),
-        "InProgress",
-        "not bound, phase Lost",
-    );
-    check(
-        &claim(json!({})),
-        "InProgress",
-        "not bound, phase not reported yet",
-    );
+    check(&claim(json!({"phase": "Lost"})), "InProgress", "not bound, phase Lost");
+    check(&claim(json!({})), "InProgress", "not bound, phase not reported yet");
 }
 
 #[rstest]
@@ -115,11 +96,7 @@ fn jobs() {
     check(&job(json!({}), ended("Complete")), "Current", "");
     check(&job(json!({}), ended("Failed")), "Failed", "Ended: because");
     check(&job(json!({"suspend": true}), json!({})), "Current", "");
-    check(
-        &job(json!({"suspend": false}), json!({})),
-        "InProgress",
-        "not started",
-    );
+    check(&job(json!({"suspend": false}), json!({})), "InProgress", "not started");
     let running = json!({"startTime": "2026-06-15T09:00:00Z", "active": 1, "failed": 2,
         "conditions": [condition("Failed", "False", "No"), condition("SuccessCriteriaMet", "True", "Ok")]});
     check(
@@ -133,32 +110,18 @@ fn jobs() {
         "succeeded: 0/4, active: 1, failed: 2",
     );
     let failed = judge(&job(json!({}), ended("Failed")), now());
-    assert!(matches!(
-        failed,
-        Readiness::Failed {
-            recoverable: false,
-            ..
-        }
-    ));
+    assert!(matches!(failed, Readiness::Failed { recoverable: false, .. }));
 }
 
 #[test]
 fn a_job_that_deleted_itself_is_done() {
-    let with_ttl = object(
-        "batch/v1",
-        "Job",
-        json!({"spec": {"ttlSecondsAfterFinished": 60}}),
-    );
+    let with_ttl = object("batch/v1", "Job", json!({"spec": {"ttlSecondsAfterFinished": 60}}));
     let without = object("batch/v1", "Job", json!({"spec": {}}));
     assert_eq!(judge_observed(&with_ttl, None, now()), Readiness::Current);
     assert_eq!(judge_observed(&without, None, now()), Readiness::NotFound);
     let live = judge_observed(&with_ttl, Some(&without), now());
     assert_eq!(live.name(), "InProgress");
-    let claim = object(
-        "v1",
-        "Secret",
-        json!({"spec": {"ttlSecondsAfterFinished": 60}}),
-    );
+    let claim = object("v1", "Secret", json!({"spec": {"ttlSecondsAfterFinished": 60}}));
     assert_eq!(judge_observed(&claim, None, now()), Readiness::NotFound);
 }
 
@@ -184,37 +147,21 @@ fn pods() {
     check(&pod("Succeeded", json!({})), "Current", "");
     check(&pod("Failed", json!({})), "Current", "");
     check(&pod("Running", ready), "Current", "");
-    check(
-        &pod("Running", json!({})),
-        "InProgress",
-        "running but not ready",
-    );
+    check(&pod("Running", json!({})), "InProgress", "running but not ready");
     let looping = json!({"containerStatuses": [waiting("a", "ContainerCreating"), waiting("b", "CrashLoopBackOff"), waiting("c", "CrashLoopBackOff")]});
-    check(
-        &pod("Running", looping),
-        "Failed",
-        "CrashLoopBackOff in b, c",
-    );
+    check(&pod("Running", looping), "Failed", "CrashLoopBackOff in b, c");
     let init = json!({"initContainerStatuses": [waiting("b", "CrashLoopBackOff")]});
     check(&pod("Running", init), "InProgress", "running but not ready");
     check(&pod("Pending", json!({})), "InProgress", "pending");
     check(&pod("", json!({})), "InProgress", "no phase yet");
-    check(
-        &pod("Unknown", json!({})),
-        "Unknown",
-        "unknown pod phase \"Unknown\"",
-    );
+    check(&pod("Unknown", json!({})), "Unknown", "unknown pod phase \"Unknown\"");
 }
 
 #[rstest]
 #[case("2026-06-15T09:20:50Z", "InProgress", "not scheduled yet")]
 #[case("2026-06-15T09:20:49Z", "Failed", "Unschedulable: because")]
 #[case("2026-06-14T00:00:00Z", "Failed", "Unschedulable: because")]
-fn a_pod_has_fifteen_seconds_to_find_a_node(
-    #[case] created: &str,
-    #[case] name: &str,
-    #[case] message: &str,
-) {
+fn a_pod_has_fifteen_seconds_to_find_a_node(#[case] created: &str, #[case] name: &str, #[case] message: &str) {
     let mut unschedulable = pod(
         "Pending",
         json!({"conditions": [condition("PodScheduled", "False", "Unschedulable")]}),
@@ -267,11 +214,7 @@ fn a_deployment_without_a_deadline_never_reports_progress() {
         json!({"replicas": 3, "progressDeadlineSeconds": 2_147_483_647_i64}),
     ] {
         let status = deployment_status(json!({"conditions": [condition("Available", "True", "")]}));
-        let deployment = object(
-            "apps/v1",
-            "Deployment",
-            json!({"spec": spec, "status": status}),
-        );
+        let deployment = object("apps/v1", "Deployment", json!({"spec": spec, "status": status}));
         check(&deployment, "Current", "");
     }
 }
@@ -345,12 +288,7 @@ pub(super) fn stateful_set(strategy: Value, overrides: Value) -> Value {
 #[case(json!({"rollingUpdate": {"partition": 0}}), json!({"currentReplicas": 0, "updateRevision": "b"}), "Current", "")]
 #[case(json!({"rollingUpdate": {"partition": 9}}), json!({"updatedReplicas": 0}), "Current", "")]
 #[case(json!({"rollingUpdate": {"partition": 0}}), json!({"readyReplicas": 2}), "InProgress", "ready: 2/3")]
-fn stateful_sets(
-    #[case] strategy: Value,
-    #[case] status: Value,
-    #[case] name: &str,
-    #[case] message: &str,
-) {
+fn stateful_sets(#[case] strategy: Value, #[case] status: Value, #[case] name: &str, #[case] message: &str) {
     check(&stateful_set(strategy, status), name, message);
 }
 
@@ -383,9 +321,6 @@ fn a_daemon_set_without_a_generation_was_not_observed() {
         "DaemonSet",
         json!({"status": {"observedGeneration": 1, "desiredNumberScheduled": 0}}),
     );
-    set["metadata"]
-        .as_object_mut()
-        .unwrap()
-        .remove("generation");
+    set["metadata"].as_object_mut().unwrap().remove("generation");
     check(&set, "InProgress", "its generation is not observed yet");
 }

@@ -38,11 +38,7 @@ pub struct ErrorWait {
 
 impl fmt::Display for ErrorWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "pod {} container {}: {}",
-            self.pod, self.container, self.reason
-        )?;
+        write!(f, "pod {} container {}: {}", self.pod, self.container, self.reason)?;
         if !self.message.is_empty() {
             write!(f, ": {}", self.message)?;
         }
@@ -70,9 +66,7 @@ pub fn error_wait(pod: &Value) -> Option<ErrorWait> {
             pod: text(pod, "/metadata/name").unwrap_or_default().to_owned(),
             container: text(status, "/name").unwrap_or_default().to_owned(),
             reason: reason.to_owned(),
-            message: text(status, "/state/waiting/message")
-                .unwrap_or_default()
-                .to_owned(),
+            message: text(status, "/state/waiting/message").unwrap_or_default().to_owned(),
         })
     })
 }

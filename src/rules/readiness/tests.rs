@@ -13,9 +13,9 @@ pub(super) fn now() -> Timestamp {
 fn verdict(object: &Value) -> (&'static str, String) {
     let readiness = judge(object, now());
     let message = match &readiness {
-        Readiness::InProgress { message }
-        | Readiness::Failed { message, .. }
-        | Readiness::Unknown { message } => message.clone(),
+        Readiness::InProgress { message } | Readiness::Failed { message, .. } | Readiness::Unknown { message } => {
+            message.clone()
+        }
         _ => String::new(),
     };
     (readiness.name(), message)
@@ -53,11 +53,7 @@ fn deletion_beats_everything() {
             "status": {"conditions": [condition("Stalled", "True", "Broken")]}}),
     );
     check(&leaving, "Terminating", "");
-    let empty = object(
-        "v1",
-        "ConfigMap",
-        json!({"metadata": {"deletionTimestamp": ""}}),
-    );
+    let empty = object("v1", "ConfigMap", json!({"metadata": {"deletionTimestamp": ""}}));
     check(&empty, "Current", "");
 }
 
@@ -73,11 +69,7 @@ fn a_generation_that_was_not_observed_is_in_progress() {
         "InProgress",
         "generation 2 is not observed yet, its controller is at 1",
     );
-    let ahead = object(
-        "example.com/v1",
-        "Widget",
-        json!({"status": {"observedGeneration": 3}}),
-    );
+    let ahead = object("example.com/v1", "Widget", json!({"status": {"observedGeneration": 3}}));
     assert_eq!(verdict(&ahead).0, "InProgress");
     let text = object(
         "example.com/v1",
@@ -103,16 +95,8 @@ fn a_generation_that_was_not_observed_is_in_progress() {
 #[case(&[], "Current")]
 fn standard_conditions_in_list_order(#[case] list: &[(&str, &str)], #[case] expected: &str) {
     let list: Vec<Value> = list.iter().map(|(k, s)| condition(k, s, "Why")).collect();
-    let custom = object(
-        "example.com/v1",
-        "Widget",
-        json!({"status": {"conditions": list}}),
-    );
-    let message = if expected == "Current" {
-        ""
-    } else {
-        "Why: because"
-    };
+    let custom = object("example.com/v1", "Widget", json!({"status": {"conditions": list}}));
+    let message = if expected == "Current" { "" } else { "Why: because" };
     check(&custom, expected, message);
 }
 
@@ -146,12 +130,7 @@ fn malformed_conditions_are_passed_over() {
     }
 }
 
-fn settled(
-    object: &Value,
-    has_status_subresource: bool,
-    covered: bool,
-    seconds: i64,
-) -> &'static str {
+fn settled(object: &Value, has_status_subresource: bool, covered: bool, seconds: i64) -> &'static str {
     let facts = Settle {
         has_status_subresource,
         covered,
@@ -168,11 +147,7 @@ fn a_custom_resource_waits_for_its_first_status() {
     assert_eq!(settled(&bare, true, false, 10), "Current");
     assert_eq!(settled(&bare, true, true, 0), "Current");
     assert_eq!(settled(&bare, false, false, 0), "Current");
-    let seen = object(
-        "example.com/v1",
-        "Widget",
-        json!({"status": {"phase": "Ok"}}),
-    );
+    let seen = object("example.com/v1", "Widget", json!({"status": {"phase": "Ok"}}));
     assert_eq!(settled(&seen, true, false, 0), "Current");
     let stalled = object(
         "example.com/v1",
@@ -190,16 +165,10 @@ fn an_error_wait_names_pod_container_and_reason() {
         "containerStatuses": [waiting("app", "ImagePullBackOff")]}),
     );
     let wait = error_wait(&stuck).unwrap();
-    assert_eq!(
-        wait.to_string(),
-        "pod x container app: ImagePullBackOff: details"
-    );
+    assert_eq!(wait.to_string(), "pod x container app: ImagePullBackOff: details");
     for reason in ["ContainerCreating", "PodInitializing", "Completed"] {
         assert_eq!(
-            error_wait(&pod(
-                "Pending",
-                json!({"containerStatuses": [waiting("app", reason)]})
-            )),
+            error_wait(&pod("Pending", json!({"containerStatuses": [waiting("app", reason)]}))),
             None
         );
     }
@@ -249,12 +218,7 @@ fn looks_through_to_failed_pods() {
     let deployment = object("apps/v1", "Deployment", json!({}));
     let own = judge(&deployment, now());
     assert_eq!(
-        look_through(
-            &deployment,
-            own.clone(),
-            std::slice::from_ref(&crashing),
-            now()
-        ),
+        look_through(&deployment, own.clone(), std::slice::from_ref(&crashing), now()),
         own
     );
     assert_eq!(
@@ -281,13 +245,7 @@ fn explains_what_the_pods_wait_for() {
 
 #[test]
 fn selectors_as_query_text() {
-    let workload = |selector| {
-        object(
-            "apps/v1",
-            "Deployment",
-            json!({"spec": {"selector": selector}}),
-        )
-    };
+    let workload = |selector| object("apps/v1", "Deployment", json!({"spec": {"selector": selector}}));
     let full = workload(json!({"matchLabels": {"app": "web"}, "matchExpressions": [
         {"key": "tier", "operator": "In", "values": ["a", "b"]},
         {"key": "env", "operator": "NotIn", "values": ["dev"]},
@@ -298,9 +256,7 @@ fn selectors_as_query_text() {
     );
     assert_eq!(pod_selector(&workload(json!({}))), None);
     assert_eq!(
-        pod_selector(&workload(
-            json!({"matchExpressions": [{"key": "a", "operator": "Gt"}]})
-        )),
+        pod_selector(&workload(json!({"matchExpressions": [{"key": "a", "operator": "Gt"}]}))),
         None
     );
     assert_eq!(pod_selector(&object("v1", "Secret", json!({}))), None);
@@ -328,9 +284,7 @@ fn one_failure_fails_all_and_the_message_names_it() {
         name_blockers(&failed, 3),
         "Deployment/app/c: failed: ProgressDeadlineExceeded"
     );
-    let Overall::Waiting(waiting) =
-        overall(list.into_iter().filter(|one| !one.readiness.is_failed()))
-    else {
+    let Overall::Waiting(waiting) = overall(list.into_iter().filter(|one| !one.readiness.is_failed())) else {
         panic!("an unready object must keep the set waiting");
     };
     assert_eq!(
@@ -375,10 +329,8 @@ fn any_json() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(4, 32, 4, move |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            prop::collection::hash_map(key.clone(), inner, 0..4).prop_map(|map| map
-                .into_iter()
-                .map(|(k, v)| (k.to_owned(), v))
-                .collect::<Value>()),
+            prop::collection::hash_map(key.clone(), inner, 0..4)
+                .prop_map(|map| map.into_iter().map(|(k, v)| (k.to_owned(), v)).collect::<Value>()),
         ]
     })
 }

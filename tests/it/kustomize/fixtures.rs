@@ -1,0 +1,1 @@
+//! Written cases for the shapes real repositories have.
