@@ -7,6 +7,7 @@ mod flux;
 pub mod kustomize;
 pub mod node;
 pub mod objects;
+pub mod substitute;
 pub mod tree;
 pub mod yaml;
 
