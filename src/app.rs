@@ -30,7 +30,11 @@ pub fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => {
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            return if error.use_stderr() {
+                ExitCode::from(2)
+            } else {
+                ExitCode::SUCCESS
+            };
         }
     };
     let in_pod = std::path::Path::new(NAMESPACE_FILE).exists();
@@ -93,7 +97,10 @@ fn print_crds(out: Option<&std::path::Path>) -> ExitCode {
 async fn run(config: Config) -> Result<(), String> {
     tracing::info!(logger = "setup", version = env!("CARGO_PKG_VERSION"), "starting");
     if config.insecure_allow_loopback {
-        tracing::warn!(logger = "setup", "--insecure-allow-loopback: artifacts may come from loopback addresses; for local development only");
+        tracing::warn!(
+            logger = "setup",
+            "--insecure-allow-loopback: artifacts may come from loopback addresses; for local development only"
+        );
     }
     let stop = CancellationToken::new();
     watch_signals(stop.clone()).map_err(|e| format!("signals cannot be watched: {e}"))?;
@@ -110,7 +117,10 @@ async fn run(config: Config) -> Result<(), String> {
             () = lease.acquire() => {}
             () = stop.cancelled() => return Ok(()),
         }
-        ctx.metrics.leader.with_label_values(&["stageset-controller.stages.metio.wtf"]).set(1);
+        ctx.metrics
+            .leader
+            .with_label_values(&["stageset-controller.stages.metio.wtf"])
+            .set(1);
         tracing::info!(logger = "setup", "became leader");
     }
     wait_for_caches(&feeds, &stop).await;
@@ -123,12 +133,19 @@ async fn run(config: Config) -> Result<(), String> {
     }
     tracing::info!(logger = "setup", "shutting down");
     if tokio::time::timeout(DRAIN, working).await.is_err() {
-        tracing::warn!(logger = "setup", "steps were still running after the drain timeout; they resume at the next start");
+        tracing::warn!(
+            logger = "setup",
+            "steps were still running after the drain timeout; they resume at the next start"
+        );
     }
     Ok(())
 }
 
-fn context(config: Config, cluster: &Arc<Cluster>, wake: &mpsc::UnboundedSender<crate::cluster::watch::Owner>) -> Result<Arc<Context>, String> {
+fn context(
+    config: Config,
+    cluster: &Arc<Cluster>,
+    wake: &mpsc::UnboundedSender<crate::cluster::watch::Owner>,
+) -> Result<Arc<Context>, String> {
     let metrics = Metrics::new().map_err(|e| e.to_string())?;
     let policy = outbound::Policy {
         allow_loopback: config.insecure_allow_loopback,
@@ -136,7 +153,13 @@ fn context(config: Config, cluster: &Arc<Cluster>, wake: &mpsc::UnboundedSender<
     };
     let http = outbound::Client::new(policy).map_err(|e| e.to_string())?;
     let sets = Arc::new(StageSets::default());
-    let sources = Sources::new(cluster.clone(), config.watch_namespaces.clone(), sets.clone(), wake.clone(), metrics.clone());
+    let sources = Sources::new(
+        cluster.clone(),
+        config.watch_namespaces.clone(),
+        sets.clone(),
+        wake.clone(),
+        metrics.clone(),
+    );
     let budget = u64::try_from(config.artifact_cache_bytes).unwrap_or(u64::MAX);
     Ok(Arc::new(Context {
         hub: Hub::new(wake.clone(), config.max_watches),

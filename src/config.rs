@@ -117,7 +117,9 @@ impl Config {
     /// One line that names the flag and what to do.
     pub fn validate(&self, inside_a_pod: bool) -> Result<(), String> {
         if self.insecure_allow_loopback && inside_a_pod {
-            return Err("--insecure-allow-loopback is for local development and refused inside a pod: remove it".into());
+            return Err(
+                "--insecure-allow-loopback is for local development and refused inside a pod: remove it".into(),
+            );
         }
         Ok(())
     }
@@ -184,12 +186,15 @@ fn namespaces(text: &str) -> Result<Namespaces, String> {
     }
     let valid = |n: &String| {
         n.len() <= 63
-            && n.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && n.bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
             && !n.starts_with('-')
             && !n.ends_with('-')
     };
     match names.iter().find(|n| !valid(n)) {
-        Some(bad) => Err(format!("{bad:?} is no namespace name (lower-case letters, digits and hyphens, 63 at most)")),
+        Some(bad) => Err(format!(
+            "{bad:?} is no namespace name (lower-case letters, digits and hyphens, 63 at most)"
+        )),
         None => Ok(Namespaces(names)),
     }
 }

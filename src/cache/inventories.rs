@@ -21,7 +21,10 @@ pub struct Inventories {
 impl Inventories {
     /// Every shard of a StageSet, by object name.
     pub fn of(&self, owner: &Owner) -> Vec<Arc<StageInventory>> {
-        self.lock().get(owner).map(|s| s.values().cloned().collect()).unwrap_or_default()
+        self.lock()
+            .get(owner)
+            .map(|s| s.values().cloned().collect())
+            .unwrap_or_default()
     }
 
     /// Takes in a shard; `true` when it was news. One older than what is known changes nothing.
@@ -30,9 +33,9 @@ impl Inventories {
         let mut all = self.lock();
         let shards = all.entry(owner.clone()).or_default();
         let name = shard.name_any();
-        let stale = shards.get(&name).is_some_and(|known| {
-            known.uid() == shard.uid() && version(known) >= version(&shard)
-        });
+        let stale = shards
+            .get(&name)
+            .is_some_and(|known| known.uid() == shard.uid() && version(known) >= version(&shard));
         if stale {
             return None;
         }

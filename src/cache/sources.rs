@@ -58,7 +58,13 @@ pub struct Sources {
 
 impl Sources {
     /// A cache that wakes the StageSets of `sets` through `wake`.
-    pub fn new(cluster: Arc<Cluster>, scope: Namespaces, sets: Arc<StageSets>, wake: UnboundedSender<Owner>, metrics: Metrics) -> Arc<Self> {
+    pub fn new(
+        cluster: Arc<Cluster>,
+        scope: Namespaces,
+        sets: Arc<StageSets>,
+        wake: UnboundedSender<Owner>,
+        metrics: Metrics,
+    ) -> Arc<Self> {
         Arc::new(Self {
             cluster,
             scope,
@@ -122,7 +128,10 @@ impl Sources {
     /// The failed request; [`Error::UnknownKind`] where the kind is not served.
     pub async fn get(self: &Arc<Self>, key: &SourceKey, api_version: &str) -> Result<Option<Arc<Value>>, Error> {
         // Asked first: a watch on one version must not answer for a version that is not served.
-        self.cluster.kinds().resolve(&self.cluster.own_client(), api_version, &key.kind).await?;
+        self.cluster
+            .kinds()
+            .resolve(&self.cluster.own_client(), api_version, &key.kind)
+            .await?;
         self.engage(api_version, &key.kind);
         if self.covers(key) {
             return Ok(self.lock().objects.get(key).cloned());
@@ -151,7 +160,11 @@ impl Sources {
         if self.covers(&external) {
             let state = self.lock();
             let keys = state.by_producer.get(producer);
-            return Ok(keys.into_iter().flatten().filter_map(|k| state.objects.get(k).cloned()).collect());
+            return Ok(keys
+                .into_iter()
+                .flatten()
+                .filter_map(|k| state.objects.get(k).cloned())
+                .collect());
         }
         let kind = Target {
             api_version: FLUX_API_VERSION.into(),
@@ -179,7 +192,12 @@ impl Sources {
     async fn run(self: Arc<Self>, api_version: String, kind: String) {
         let id = (group_of(&api_version).to_owned(), kind.clone());
         let served = loop {
-            match self.cluster.kinds().resolve(&self.cluster.own_client(), &api_version, &kind).await {
+            match self
+                .cluster
+                .kinds()
+                .resolve(&self.cluster.own_client(), &api_version, &kind)
+                .await
+            {
                 Ok(served) => break served,
                 Err(Error::UnknownKind { .. }) => {
                     self.set_state(&id, &api_version, WatchState::Missing);
@@ -212,7 +230,12 @@ impl Sources {
         self.lock().watches.insert(id.clone(), (new, api_version.to_owned()));
     }
 
-    async fn follow(self: Arc<Self>, resource: ApiResource, namespace: Option<String>, pending: Arc<std::sync::atomic::AtomicUsize>) {
+    async fn follow(
+        self: Arc<Self>,
+        resource: ApiResource,
+        namespace: Option<String>,
+        pending: Arc<std::sync::atomic::AtomicUsize>,
+    ) {
         let client = self.cluster.own_client();
         let api: Api<DynamicObject> = match &namespace {
             Some(ns) => Api::namespaced_with(client, ns, &resource),

@@ -109,7 +109,11 @@ impl StageSets {
 
     /// StageSets that read a source.
     pub fn users_of(&self, source: &SourceKey) -> Vec<Owner> {
-        self.lock().by_source.get(source).map(|s| s.iter().cloned().collect()).unwrap_or_default()
+        self.lock()
+            .by_source
+            .get(source)
+            .map(|s| s.iter().cloned().collect())
+            .unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -122,7 +126,12 @@ impl State {
         let facts = Facts {
             own: own_fingerprint(set),
             for_dependents: dependents_fingerprint(set),
-            sources: set.spec.stages.iter().map(|s| Reference::from(&s.source_ref).key(&owner.namespace)).collect(),
+            sources: set
+                .spec
+                .stages
+                .iter()
+                .map(|s| Reference::from(&s.source_ref).key(&owner.namespace))
+                .collect(),
             dependencies: set
                 .spec
                 .depends_on
@@ -148,7 +157,10 @@ impl State {
             self.by_source.entry(source.clone()).or_default().insert(owner.clone());
         }
         for dependency in &facts.dependencies {
-            self.by_dependency.entry(dependency.clone()).or_default().insert(owner.clone());
+            self.by_dependency
+                .entry(dependency.clone())
+                .or_default()
+                .insert(owner.clone());
         }
         self.facts.insert(owner.clone(), facts);
         change
@@ -164,7 +176,10 @@ impl State {
     }
 
     fn dependents_of(&self, owner: &Owner) -> Vec<Owner> {
-        self.by_dependency.get(owner).map(|d| d.iter().cloned().collect()).unwrap_or_default()
+        self.by_dependency
+            .get(owner)
+            .map(|d| d.iter().cloned().collect())
+            .unwrap_or_default()
     }
 }
 
@@ -217,7 +232,11 @@ fn dependents_fingerprint(set: &StageSet) -> u64 {
     if let Some(status) = &set.status {
         status.observed_generation.hash(&mut hasher);
         status.version.hash(&mut hasher);
-        status.pending_update.as_ref().map(|p| p.revisions.len()).hash(&mut hasher);
+        status
+            .pending_update
+            .as_ref()
+            .map(|p| p.revisions.len())
+            .hash(&mut hasher);
         let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
         ready.map(|c| &c.status).hash(&mut hasher);
     }

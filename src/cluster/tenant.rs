@@ -159,7 +159,9 @@ impl Tenant {
         let target = Target::of(object)?;
         let served = self.served(&target.api_version, &target.kind).await?;
         let path = format!("{}?dryRun=All&fieldManager={manager}", served.path(&target, None));
-        self.send_json(|| format!("dry-run create {target}"), http::Method::POST, path, object).await.map(drop)
+        self.send_json(|| format!("dry-run create {target}"), http::Method::POST, path, object)
+            .await
+            .map(drop)
     }
 
     /// Creates an object, named or with a `generateName`.

@@ -68,7 +68,10 @@ impl Feeds {
     }
 
     async fn follow_sets(self: Arc<Self>, namespace: Option<String>) {
-        let mut events = std::pin::pin!(watcher(self.api::<StageSet>(namespace.as_deref()), watcher::Config::default()));
+        let mut events = std::pin::pin!(watcher(
+            self.api::<StageSet>(namespace.as_deref()),
+            watcher::Config::default()
+        ));
         let mut listed: HashSet<Owner> = HashSet::new();
         let mut gate = Gate::new(self.pending.clone(), "StageSet");
         while let Some(event) = events.next().await {
@@ -126,7 +129,10 @@ impl Feeds {
     }
 
     async fn follow_inventories(self: Arc<Self>, namespace: Option<String>) {
-        let mut events = std::pin::pin!(watcher(self.api::<StageInventory>(namespace.as_deref()), watcher::Config::default()));
+        let mut events = std::pin::pin!(watcher(
+            self.api::<StageInventory>(namespace.as_deref()),
+            watcher::Config::default()
+        ));
         let mut listed: HashSet<String> = HashSet::new();
         let mut gate = Gate::new(self.pending.clone(), "StageInventory");
         let in_scope = |ns: &str| namespace.as_ref().is_none_or(|n| n == ns);

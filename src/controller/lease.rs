@@ -84,11 +84,18 @@ impl Lease {
                 Err(e) => Err(e),
             };
         };
-        let holder = lease.pointer("/spec/holderIdentity").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let holder = lease
+            .pointer("/spec/holderIdentity")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         if holder != self.holder && !holder.is_empty() && !self.has_expired(&lease, now) {
             return Ok(false);
         }
-        let transitions = lease.pointer("/spec/leaseTransitions").and_then(Value::as_i64).unwrap_or(0);
+        let transitions = lease
+            .pointer("/spec/leaseTransitions")
+            .and_then(Value::as_i64)
+            .unwrap_or(0);
         let spec = lease.get_mut("spec").and_then(Value::as_object_mut);
         if let Some(spec) = spec {
             spec.insert("renewTime".into(), micro(now));
@@ -109,13 +116,19 @@ impl Lease {
     /// A lease has expired once we have seen it unchanged for its duration: another machine's clock is not trusted.
     fn has_expired(&mut self, lease: &Value, now: Timestamp) -> bool {
         let version = resource_version(lease).to_owned();
-        let duration = lease.pointer("/spec/leaseDurationSeconds").and_then(Value::as_u64).map_or(DURATION, Duration::from_secs);
+        let duration = lease
+            .pointer("/spec/leaseDurationSeconds")
+            .and_then(Value::as_u64)
+            .map_or(DURATION, Duration::from_secs);
         match &self.seen {
             Some((seen, since)) if *seen == version => since.elapsed() >= duration,
             _ => {
                 self.seen = Some((version, Instant::now()));
                 // A lease that is long out of date at first sight belongs to nobody alive.
-                let renewed = lease.pointer("/spec/renewTime").and_then(Value::as_str).and_then(|t| t.parse::<Timestamp>().ok());
+                let renewed = lease
+                    .pointer("/spec/renewTime")
+                    .and_then(Value::as_str)
+                    .and_then(|t| t.parse::<Timestamp>().ok());
                 let slack = SignedDuration::try_from(duration * 4).unwrap_or(SignedDuration::MAX);
                 renewed.is_none_or(|at| now.duration_since(at) > slack)
             }

@@ -32,9 +32,15 @@ enum Failed {
 }
 
 /// Runs steps for woken StageSets until `stop` resolves; steps under way are finished first.
-pub async fn run(ctx: Arc<Context>, woken: UnboundedReceiver<Owner>, stop: impl Future<Output = ()> + Send + Sync + 'static) {
+pub async fn run(
+    ctx: Arc<Context>,
+    woken: UnboundedReceiver<Owner>,
+    stop: impl Future<Output = ()> + Send + Sync + 'static,
+) {
     let concurrent = ctx.config.concurrent as usize;
-    ctx.metrics.max_concurrent.set(i64::try_from(concurrent).unwrap_or(i64::MAX));
+    ctx.metrics
+        .max_concurrent
+        .set(i64::try_from(concurrent).unwrap_or(i64::MAX));
     let metrics = ctx.metrics.clone();
     let wakes = UnboundedReceiverStream::new(woken).map(move |owner| {
         metrics.queue_adds.inc();

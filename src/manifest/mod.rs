@@ -186,4 +186,6 @@ fn is_manifest_name(path: &str) -> bool {
 }
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod tests;

@@ -123,10 +123,7 @@ fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
         [0x64, 0xff9b, 1, a, b, c, _, _] => {
             let [_, second] = b.to_be_bytes();
             let [third, _] = c.to_be_bytes();
-            [
-                Some(low),
-                Some(pair(a, u16::from_be_bytes([second, third]))),
-            ]
+            [Some(low), Some(pair(a, u16::from_be_bytes([second, third])))]
         }
         // 6to4, RFC 3056.
         [0x2002, a, b, ..] => [Some(pair(a, b)), None],

@@ -134,11 +134,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Setup`] where TLS cannot be initialised.
-    pub fn with_resolver(
-        policy: Policy,
-        timeouts: Timeouts,
-        resolver: Arc<dyn Resolve>,
-    ) -> Result<Self, Error> {
+    pub fn with_resolver(policy: Policy, timeouts: Timeouts, resolver: Arc<dyn Resolve>) -> Result<Self, Error> {
         // The answer is an error when a provider is already installed, which is as good.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let builder = || builder(&policy, timeouts, Arc::clone(&resolver));
@@ -151,15 +147,9 @@ impl Client {
             builder()
                 .tls_certs_only(no_roots)
                 .build()
-                .map_err(|error| Error::Setup {
-                    cause: chain(&error),
-                })
+                .map_err(|error| Error::Setup { cause: chain(&error) })
         })?;
-        Ok(Self {
-            http,
-            policy,
-            timeouts,
-        })
+        Ok(Self { http, policy, timeouts })
     }
 
     /// The same client, held to an allowlist of hosts on every hop.
@@ -206,12 +196,7 @@ impl Client {
         self.run(request, limits, false).await
     }
 
-    async fn run(
-        &self,
-        request: Request,
-        limits: &Limits,
-        only_ok: bool,
-    ) -> Result<Response, Error> {
+    async fn run(&self, request: Request, limits: &Limits, only_ok: bool) -> Result<Response, Error> {
         let url = RedactedUrl::from(&request.url);
         tokio::time::timeout(limits.total, self.follow(request, limits, only_ok))
             .await
@@ -222,12 +207,7 @@ impl Client {
             }))
     }
 
-    async fn follow(
-        &self,
-        mut request: Request,
-        limits: &Limits,
-        only_ok: bool,
-    ) -> Result<Response, Error> {
+    async fn follow(&self, mut request: Request, limits: &Limits, only_ok: bool) -> Result<Response, Error> {
         let first = request.url.clone();
         let mut from: Option<RedactedUrl> = None;
         for _ in 0..=MAX_REDIRECTS {
@@ -238,11 +218,10 @@ impl Client {
                 return self.read(response, &request.url, limits, only_ok).await;
             }
             let here = RedactedUrl::from(&request.url);
-            let target =
-                location(&request.url, response.headers()).ok_or_else(|| Error::BadRedirect {
-                    url: here.clone(),
-                    status,
-                })?;
+            let target = location(&request.url, response.headers()).ok_or_else(|| Error::BadRedirect {
+                url: here.clone(),
+                status,
+            })?;
             request = redirect(request, target, status)?;
             from = Some(here);
         }
@@ -253,20 +232,14 @@ impl Client {
     }
 
     fn check_hop(&self, url: &Url, from: Option<&RedactedUrl>) -> Result<(), Error> {
-        self.policy
-            .check_url(url)
-            .map_err(|refusal| Error::Refused {
-                url: RedactedUrl::from(url),
-                from: from.cloned(),
-                refusal,
-            })
+        self.policy.check_url(url).map_err(|refusal| Error::Refused {
+            url: RedactedUrl::from(url),
+            from: from.cloned(),
+            refusal,
+        })
     }
 
-    async fn dial(
-        &self,
-        request: &Request,
-        from: Option<&RedactedUrl>,
-    ) -> Result<reqwest::Response, Error> {
+    async fn dial(&self, request: &Request, from: Option<&RedactedUrl>) -> Result<reqwest::Response, Error> {
         let mut builder = self
             .http
             .request(request.method.clone(), request.url.clone())
@@ -303,11 +276,7 @@ impl Client {
         }
         let reserve = announced.min(limits.body).min(INITIAL_BUFFER);
         let mut body = BytesMut::with_capacity(usize::try_from(reserve).unwrap_or(0));
-        while let Some(chunk) = response
-            .chunk()
-            .await
-            .map_err(|error| self.explain(error, url, None))?
-        {
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.explain(error, url, None))? {
             let room = limits.body - body.len() as u64;
             if chunk.len() as u64 <= room {
                 body.extend_from_slice(&chunk);
@@ -362,11 +331,7 @@ impl Client {
     }
 }
 
-fn builder(
-    policy: &Policy,
-    timeouts: Timeouts,
-    resolver: Arc<dyn Resolve>,
-) -> reqwest::ClientBuilder {
+fn builder(policy: &Policy, timeouts: Timeouts, resolver: Arc<dyn Resolve>) -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .user_agent(USER_AGENT)
         .dns_resolver(GuardedResolver::new(resolver, policy.clone()))
@@ -411,10 +376,7 @@ fn redirect(request: Request, target: Url, status: StatusCode) -> Result<Request
     if request.secret && foreign {
         return refuse(Refusal::ForeignRedirect);
     }
-    let mut next = Request {
-        url: target,
-        ..request
-    };
+    let mut next = Request { url: target, ..request };
     if foreign {
         next.headers.remove(AUTHORIZATION);
         next.headers.remove(COOKIE);

@@ -208,8 +208,7 @@ impl Error {
 }
 
 fn redirected(from: Option<&RedactedUrl>) -> String {
-    from.map(|url| format!(" (redirected from {url})"))
-        .unwrap_or_default()
+    from.map(|url| format!(" (redirected from {url})")).unwrap_or_default()
 }
 
 fn seconds(duration: Duration) -> String {
@@ -222,12 +221,8 @@ mod tests {
 
     #[test]
     fn secrets_of_a_url_are_left_out() {
-        let url = Url::parse("https://user:hunter2@host.example:8443/a/b?token=hunter2#hunter2")
-            .expect("a URL");
-        assert_eq!(
-            RedactedUrl::from(&url).to_string(),
-            "https://host.example:8443/a/b"
-        );
+        let url = Url::parse("https://user:hunter2@host.example:8443/a/b?token=hunter2#hunter2").expect("a URL");
+        assert_eq!(RedactedUrl::from(&url).to_string(), "https://host.example:8443/a/b");
         let data = Url::parse("data:text/plain,hunter2").expect("a URL");
         assert_eq!(RedactedUrl::from(&data).to_string(), "data:...");
     }

@@ -67,9 +67,7 @@ impl Policy {
         // RFC 6761 6.3 reserves the whole domain for loopback.
         let local = name == "localhost" || name.ends_with(".localhost");
         if local && !self.allow_loopback {
-            return Err(Refusal::Localhost {
-                host: name.to_owned(),
-            });
+            return Err(Refusal::Localhost { host: name.to_owned() });
         }
         Ok(())
     }
@@ -239,10 +237,7 @@ mod tests {
     #[case("http://LocalHost.:8080/")]
     #[case("http://a.localhost/")]
     fn localhost_is_refused(#[case] url: &str) {
-        assert!(matches!(
-            check(&Policy::default(), url),
-            Err(Refusal::Localhost { .. })
-        ));
+        assert!(matches!(check(&Policy::default(), url), Err(Refusal::Localhost { .. })));
     }
 
     #[rstest]

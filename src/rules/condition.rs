@@ -25,7 +25,12 @@ pub enum Situation {
     Succeeded { message: String },
     /// Held or waiting by rule. `retrying`: a timer tries again. `deployed`: a release is in place
     /// and only the next one is held, so Ready stays True.
-    Held { reason: Reason, message: String, retrying: bool, deployed: bool },
+    Held {
+        reason: Reason,
+        message: String,
+        retrying: bool,
+        deployed: bool,
+    },
     /// Failed, and will be tried again.
     Failed { reason: Reason, message: String },
     /// No retry can help.
@@ -69,7 +74,12 @@ impl Situation {
     fn reconciling(&self) -> Option<Reason> {
         match self {
             Self::Unfinished { .. } => Some(Reason::Progressing),
-            Self::Held { retrying: true, deployed: false, .. } | Self::Failed { .. } => Some(Reason::ProgressingWithRetry),
+            Self::Held {
+                retrying: true,
+                deployed: false,
+                ..
+            }
+            | Self::Failed { .. } => Some(Reason::ProgressingWithRetry),
             _ => None,
         }
     }
@@ -83,8 +93,18 @@ impl Situation {
 /// The conditions that express `situation`. Conditions of types not ours are kept, and a condition
 /// whose status does not change keeps its transition time. `runbooks` is the base address of the
 /// runbook links; empty leaves them out.
-pub fn conditions(before: &[Condition], situation: &Situation, generation: i64, now: Timestamp, runbooks: &str) -> Vec<Condition> {
-    let mut out: Vec<Condition> = before.iter().filter(|c| !matches!(c.type_.as_str(), READY | RECONCILING | STALLED)).cloned().collect();
+pub fn conditions(
+    before: &[Condition],
+    situation: &Situation,
+    generation: i64,
+    now: Timestamp,
+    runbooks: &str,
+) -> Vec<Condition> {
+    let mut out: Vec<Condition> = before
+        .iter()
+        .filter(|c| !matches!(c.type_.as_str(), READY | RECONCILING | STALLED))
+        .cloned()
+        .collect();
     let mut put = |type_: &str, status: &str, reason: &str, message: String| {
         let old = before.iter().find(|c| c.type_ == type_);
         out.push(Condition {
@@ -93,14 +113,21 @@ pub fn conditions(before: &[Condition], situation: &Situation, generation: i64, 
             reason: reason.to_owned(),
             message: cut(message, MAX_MESSAGE),
             observed_generation: Some(generation),
-            last_transition_time: old.filter(|c| c.status == status).map_or_else(|| seconds(now), |c| c.last_transition_time.clone()),
+            last_transition_time: old
+                .filter(|c| c.status == status)
+                .map_or_else(|| seconds(now), |c| c.last_transition_time.clone()),
         });
     };
     let reason = situation.reason();
     let message = with_runbook(situation.message(), reason, runbooks);
     put(READY, situation.ready(), reason.as_str(), message);
     if let Some(reconciling) = situation.reconciling() {
-        put(RECONCILING, "True", reconciling.as_str(), situation.message().to_owned());
+        put(
+            RECONCILING,
+            "True",
+            reconciling.as_str(),
+            situation.message().to_owned(),
+        );
     }
     if let Situation::Terminal { reason, message } = situation {
         put(STALLED, "True", reason.as_str(), message.clone());

@@ -53,7 +53,9 @@ pub fn cycle(start: &OwnerRef, edges: impl Fn(&OwnerRef) -> Vec<OwnerRef>) -> Op
 pub fn satisfied(name: &OwnerRef, found: Option<&Found>, min_version: Option<&str>) -> Result<(), String> {
     let display = format!("StageSet {}/{}", name.namespace, name.name);
     let Some(found) = found else {
-        return Err(format!("{display} does not exist: create it, or remove it from spec.dependsOn"));
+        return Err(format!(
+            "{display} does not exist: create it, or remove it from spec.dependsOn"
+        ));
     };
     if !found.current {
         return Err(format!("{display} has not acted upon its current generation yet"));
@@ -87,19 +89,41 @@ mod tests {
     }
 
     fn graph(edges: &'static [(&str, &str)]) -> impl Fn(&OwnerRef) -> Vec<OwnerRef> {
-        move |from| edges.iter().filter(|(a, _)| *a == from.name).map(|(_, b)| one(b)).collect()
+        move |from| {
+            edges
+                .iter()
+                .filter(|(a, _)| *a == from.name)
+                .map(|(_, b)| one(b))
+                .collect()
+        }
     }
 
     fn names(path: Option<Vec<OwnerRef>>) -> String {
-        path.unwrap_or_default().iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(">")
+        path.unwrap_or_default()
+            .iter()
+            .map(|o| o.name.as_str())
+            .collect::<Vec<_>>()
+            .join(">")
     }
 
     #[test]
     fn cycles_are_found_and_named() {
         assert_eq!(names(cycle(&one("a"), graph(&[("a", "a")]))), "a>a");
-        assert_eq!(names(cycle(&one("a"), graph(&[("a", "b"), ("b", "c"), ("c", "a")]))), "a>b>c>a");
-        assert_eq!(names(cycle(&one("a"), graph(&[("a", "b"), ("b", "c"), ("c", "b")]))), "");
-        assert_eq!(names(cycle(&one("a"), graph(&[("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]))), "");
+        assert_eq!(
+            names(cycle(&one("a"), graph(&[("a", "b"), ("b", "c"), ("c", "a")]))),
+            "a>b>c>a"
+        );
+        assert_eq!(
+            names(cycle(&one("a"), graph(&[("a", "b"), ("b", "c"), ("c", "b")]))),
+            ""
+        );
+        assert_eq!(
+            names(cycle(
+                &one("a"),
+                graph(&[("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")])
+            )),
+            ""
+        );
     }
 
     fn good() -> Found {
@@ -118,10 +142,47 @@ mod tests {
         let say = |found: Option<Found>, min: Option<&str>| satisfied(&dep, found.as_ref(), min).unwrap_err();
         assert!(satisfied(&dep, Some(&good()), Some("2.1.0")).is_ok());
         assert!(say(None, None).contains("StageSet n/db does not exist"));
-        assert!(say(Some(Found { current: false, ..good() }), None).contains("generation"));
-        assert!(say(Some(Found { ready: false, why: "StageFailed".into(), ..good() }), None).contains("StageFailed"));
-        assert!(say(Some(Found { holds_update: true, ..good() }), None).contains("update window"));
+        assert!(
+            say(
+                Some(Found {
+                    current: false,
+                    ..good()
+                }),
+                None
+            )
+            .contains("generation")
+        );
+        assert!(
+            say(
+                Some(Found {
+                    ready: false,
+                    why: "StageFailed".into(),
+                    ..good()
+                }),
+                None
+            )
+            .contains("StageFailed")
+        );
+        assert!(
+            say(
+                Some(Found {
+                    holds_update: true,
+                    ..good()
+                }),
+                None
+            )
+            .contains("update window")
+        );
         assert!(say(Some(good()), Some("3")).contains("is at version v2.1, at least 3"));
-        assert!(say(Some(Found { version: None, ..good() }), Some("3")).contains("(none)"));
+        assert!(
+            say(
+                Some(Found {
+                    version: None,
+                    ..good()
+                }),
+                Some("3")
+            )
+            .contains("(none)")
+        );
     }
 }

@@ -18,7 +18,9 @@ pub fn takeover(live: &Value, manager: &str) -> Option<Value> {
     if theirs.is_empty() {
         return None;
     }
-    let at = kept.iter().position(|e| text(e, "manager") == manager && text(e, "operation") == "Apply" && subresource(e).is_empty());
+    let at = kept
+        .iter()
+        .position(|e| text(e, "manager") == manager && text(e, "operation") == "Apply" && subresource(e).is_empty());
     let mut ours = match at {
         Some(at) => kept.remove(at),
         None => {
@@ -30,7 +32,9 @@ pub fn takeover(live: &Value, manager: &str) -> Option<Value> {
         }
     };
     for entry in &theirs {
-        if let (Some(Value::Object(into)), Some(Value::Object(from))) = (ours.get_mut("fieldsV1"), entry.get("fieldsV1")) {
+        if let (Some(Value::Object(into)), Some(Value::Object(from))) =
+            (ours.get_mut("fieldsV1"), entry.get("fieldsV1"))
+        {
             unite(into, from);
         }
     }
@@ -101,10 +105,16 @@ mod tests {
         let entries = patch[1]["value"].as_array().unwrap();
         assert_eq!(entries.len(), 2);
         assert_eq!(entries[0]["manager"], "hpa");
-        assert_eq!((&entries[1]["manager"], &entries[1]["operation"]), (&json!("us"), &json!("Apply")));
+        assert_eq!(
+            (&entries[1]["manager"], &entries[1]["operation"]),
+            (&json!("us"), &json!("Apply"))
+        );
         assert_eq!(entries[1]["fieldsV1"], json!({"f:data": {"f:a": {}, "f:b": {}}}));
         assert_eq!(patch[0]["value"], "7");
-        assert_eq!(patch[2]["path"], "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration");
+        assert_eq!(
+            patch[2]["path"],
+            "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration"
+        );
     }
 
     #[test]
@@ -123,6 +133,12 @@ mod tests {
 
     #[test]
     fn nothing_to_take_is_no_patch() {
-        assert_eq!(takeover(&object(vec![entry("us", "Apply", json!({})), entry("hpa", "Update", json!({}))]), "us"), None);
+        assert_eq!(
+            takeover(
+                &object(vec![entry("us", "Apply", json!({})), entry("hpa", "Update", json!({}))]),
+                "us"
+            ),
+            None
+        );
     }
 }

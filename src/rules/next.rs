@@ -55,7 +55,11 @@ pub enum Next {
 /// `settled`: every stage is ready with what is wanted now. `requested`: a person asked for a new attempt.
 pub fn next(run: Option<RunFacts>, settled: bool, requested: bool) -> Next {
     let Some(run) = run else {
-        return if settled { Next::Steady } else { Next::Start { attempt: 1 } };
+        return if settled {
+            Next::Steady
+        } else {
+            Next::Start { attempt: 1 }
+        };
     };
     let outdated = !run.generation_current || !run.pins_current;
     match run.standing {
@@ -86,8 +90,14 @@ mod tests {
         })
     }
 
-    const WAITING: Standing = Standing::Verifying { stuck: false, known: true };
-    const STUCK: Standing = Standing::Verifying { stuck: true, known: true };
+    const WAITING: Standing = Standing::Verifying {
+        stuck: false,
+        known: true,
+    };
+    const STUCK: Standing = Standing::Verifying {
+        stuck: true,
+        known: true,
+    };
 
     #[test]
     fn without_a_run_only_what_is_not_settled_starts_one() {
@@ -99,7 +109,10 @@ mod tests {
     fn a_healthy_verify_is_waited_for_and_a_stuck_one_is_replaced_at_once() {
         for (generation, pins) in [(true, false), (false, true), (false, false)] {
             assert_eq!(next(run(WAITING, generation, pins), false, false), Next::Resume);
-            assert_eq!(next(run(STUCK, generation, pins), false, false), Next::Start { attempt: 1 });
+            assert_eq!(
+                next(run(STUCK, generation, pins), false, false),
+                Next::Start { attempt: 1 }
+            );
         }
         assert_eq!(next(run(STUCK, true, true), false, false), Next::Resume);
     }
@@ -108,21 +121,39 @@ mod tests {
     fn a_failed_run_rests_until_something_gives_it_a_new_attempt() {
         let failed = |due| Standing::Failed { due };
         assert_eq!(next(run(failed(false), true, true), false, false), Next::Rest);
-        assert_eq!(next(run(failed(true), true, true), false, false), Next::Start { attempt: 3 });
-        assert_eq!(next(run(failed(false), true, true), false, true), Next::Start { attempt: 3 });
-        assert_eq!(next(run(failed(false), true, false), false, false), Next::Start { attempt: 1 });
+        assert_eq!(
+            next(run(failed(true), true, true), false, false),
+            Next::Start { attempt: 3 }
+        );
+        assert_eq!(
+            next(run(failed(false), true, true), false, true),
+            Next::Start { attempt: 3 }
+        );
+        assert_eq!(
+            next(run(failed(false), true, false), false, false),
+            Next::Start { attempt: 1 }
+        );
     }
 
     #[test]
     fn a_held_prune_gives_way_to_something_newer() {
         assert_eq!(next(run(Standing::Held, true, true), false, false), Next::Resume);
-        assert_eq!(next(run(Standing::Held, true, false), false, false), Next::Start { attempt: 1 });
-        assert_eq!(next(run(Standing::Held, false, true), false, false), Next::Start { attempt: 1 });
+        assert_eq!(
+            next(run(Standing::Held, true, false), false, false),
+            Next::Start { attempt: 1 }
+        );
+        assert_eq!(
+            next(run(Standing::Held, false, true), false, false),
+            Next::Start { attempt: 1 }
+        );
     }
 
     #[test]
     fn an_interrupted_run_goes_on_unless_the_spec_changed() {
         assert_eq!(next(run(Standing::Between, true, false), false, false), Next::Resume);
-        assert_eq!(next(run(Standing::Between, false, true), false, false), Next::Start { attempt: 1 });
+        assert_eq!(
+            next(run(Standing::Between, false, true), false, false),
+            Next::Start { attempt: 1 }
+        );
     }
 }

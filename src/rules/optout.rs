@@ -19,13 +19,21 @@ const PREFIXES: [&str; 2] = ["stages.metio.wtf", "kustomize.toolkit.fluxcd.io"];
 
 /// What the rendered object, or the live one, asks for. Our own keys win over Flux's.
 pub fn mode(rendered: &Value, live: Option<&Value>) -> Mode {
-    let disabled = |object: &Value| PREFIXES.iter().any(|p| has(object, &format!("{p}/reconcile"), "disabled"));
+    let disabled = |object: &Value| {
+        PREFIXES
+            .iter()
+            .any(|p| has(object, &format!("{p}/reconcile"), "disabled"))
+    };
     if disabled(rendered) || live.is_some_and(disabled) {
         return Mode::Ignore;
     }
     for prefix in PREFIXES {
         let key = format!("{prefix}/ssa");
-        for (value, mode) in [("ignore", Mode::Ignore), ("ifnotpresent", Mode::IfNotPresent), ("merge", Mode::Merge)] {
+        for (value, mode) in [
+            ("ignore", Mode::Ignore),
+            ("ifnotpresent", Mode::IfNotPresent),
+            ("merge", Mode::Merge),
+        ] {
             if has(rendered, &key, value) {
                 return mode;
             }
@@ -37,7 +45,11 @@ pub fn mode(rendered: &Value, live: Option<&Value>) -> Mode {
 /// Whether a label or annotation has a value, compared in any case.
 fn has(object: &Value, key: &str, value: &str) -> bool {
     ["labels", "annotations"].iter().any(|map| {
-        let found = object.get("metadata").and_then(|m| m.get(*map)).and_then(|m| m.get(key)).and_then(Value::as_str);
+        let found = object
+            .get("metadata")
+            .and_then(|m| m.get(*map))
+            .and_then(|m| m.get(key))
+            .and_then(Value::as_str);
         found.is_some_and(|f| f.eq_ignore_ascii_case(value))
     })
 }
@@ -56,14 +68,20 @@ mod tests {
         let plain = json!({"metadata": {}});
         for prefix in PREFIXES {
             let ssa = format!("{prefix}/ssa");
-            assert_eq!(mode(&with("annotations", &ssa, "ifNotPresent"), None), Mode::IfNotPresent);
+            assert_eq!(
+                mode(&with("annotations", &ssa, "ifNotPresent"), None),
+                Mode::IfNotPresent
+            );
             assert_eq!(mode(&with("labels", &ssa, "Ignore"), None), Mode::Ignore);
             assert_eq!(mode(&with("annotations", &ssa, "MERGE"), None), Mode::Merge);
             let off = with("annotations", &format!("{prefix}/reconcile"), "Disabled");
             assert_eq!(mode(&off, None), Mode::Ignore);
             assert_eq!(mode(&plain, Some(&off)), Mode::Ignore);
         }
-        assert_eq!(mode(&with("annotations", "stages.metio.wtf/ssa", "Override"), None), Mode::Apply);
+        assert_eq!(
+            mode(&with("annotations", "stages.metio.wtf/ssa", "Override"), None),
+            Mode::Apply
+        );
     }
 
     #[test]

@@ -44,7 +44,12 @@ pub struct Memories {
 impl Memories {
     /// The memory of one StageSet.
     pub fn of(&self, owner: &Owner) -> Arc<tokio::sync::Mutex<Memory>> {
-        self.of.lock().unwrap_or_else(PoisonError::into_inner).entry(owner.clone()).or_default().clone()
+        self.of
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(owner.clone())
+            .or_default()
+            .clone()
     }
 
     /// Forgets a StageSet that is gone.

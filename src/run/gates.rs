@@ -50,7 +50,10 @@ impl Pass<'_> {
             return Ok(Some(End {
                 situation: Situation::Terminal {
                     reason: Reason::Stalled,
-                    message: format!("spec.dependsOn forms a cycle: {}; remove one of these", path.join(" -> ")),
+                    message: format!(
+                        "spec.dependsOn forms a cycle: {}; remove one of these",
+                        path.join(" -> ")
+                    ),
                 },
                 wake: Wake::In(jittered(self.cadence().interval)),
             }));
@@ -108,7 +111,10 @@ impl Pass<'_> {
         // Another namespace's state is nobody's business here (decisions 7).
         Ok(judged.map_err(|why| {
             if foreign {
-                format!("cross-namespace StageSet \"{namespace}/{}\" is not reachable or not ready", dependency.name)
+                format!(
+                    "cross-namespace StageSet \"{namespace}/{}\" is not reachable or not ready",
+                    dependency.name
+                )
             } else {
                 why
             }
@@ -122,13 +128,23 @@ impl Pass<'_> {
         if self.ctx.config.watch_namespaces.contains(&owner.namespace) {
             return Ok(None);
         }
-        let object = self.ctx.cluster.tenant(Identity::Controller).get(&status::target(owner)).await?;
-        Ok(object.and_then(|o| serde_json::from_value::<StageSet>(o).ok()).map(|set| found(&set)))
+        let object = self
+            .ctx
+            .cluster
+            .tenant(Identity::Controller)
+            .get(&status::target(owner))
+            .await?;
+        Ok(object
+            .and_then(|o| serde_json::from_value::<StageSet>(o).ok())
+            .map(|set| found(&set)))
     }
 
     /// Applies the update windows to what the sources offer. A run under way finishes whatever the windows say.
     pub(super) fn windows(&mut self, offered: Vec<Artifact>) -> Windowed {
-        let token = self.annotation(annotation::UPDATE_NOW).filter(|t| !t.is_empty()).map(str::to_owned);
+        let token = self
+            .annotation(annotation::UPDATE_NOW)
+            .filter(|t| !t.is_empty())
+            .map(str::to_owned);
         let overridden = token.is_some() && token != self.status.last_handled_update_override;
         let spec = &self.set.spec;
         let Some(windows) = spec.update_windows.iter().map(parse).collect::<Option<Vec<Window>>>() else {
@@ -156,7 +172,11 @@ impl Pass<'_> {
         if let Some(run) = &self.status.run
             && scope != Scope::All
         {
-            let pinned = spec.stages.iter().map(|s| super::pin::recorded(run, &s.name)).collect::<Option<Vec<_>>>();
+            let pinned = spec
+                .stages
+                .iter()
+                .map(|s| super::pin::recorded(run, &s.name))
+                .collect::<Option<Vec<_>>>();
             return Windowed::Open(pinned.unwrap_or(offered));
         }
         self.hold(offered, newer, scope, next_opening)
@@ -169,18 +189,25 @@ impl Pass<'_> {
             revisions: if newer { revisions } else { Default::default() },
             next_window_opens: opens.map(|at| Time(Timestamp::from_second(at.as_second()).unwrap_or(at))),
         });
-        let until = opens.map_or_else(|| "no window is in sight".to_owned(), |at| format!("the next window opens at {at:.0}"));
+        let until = opens.map_or_else(
+            || "no window is in sight".to_owned(),
+            |at| format!("the next window opens at {at:.0}"),
+        );
         let what = if newer { "a new revision" } else { "every change" };
         let held = format!("{what} is held by the update windows: {until}");
         if first {
             let labels = [self.owner.namespace.as_str(), &self.owner.name];
             self.ctx.metrics.update_deferred.with_label_values(&labels).inc();
-            self.ctx.notifier.send(Notice::about(&self.set, Reason::UpdateDeferred, false, held.clone()));
+            self.ctx
+                .notifier
+                .send(Notice::about(&self.set, Reason::UpdateDeferred, false, held.clone()));
         }
-        let wake = Wake::In(match opens.map(|at| Duration::try_from(at.duration_since(Timestamp::now()))) {
-            Some(wait) => clamp_hold(wait.unwrap_or(Duration::ZERO)),
-            None => self.cadence().retry,
-        });
+        let wake = Wake::In(
+            match opens.map(|at| Duration::try_from(at.duration_since(Timestamp::now()))) {
+                Some(wait) => clamp_hold(wait.unwrap_or(Duration::ZERO)),
+                None => self.cadence().retry,
+            },
+        );
         let deployed = !self.status.last_applied_revisions.is_empty();
         if let (Scope::Updates, true, Some(applied)) = (scope, deployed, self.applied(&offered)) {
             return Windowed::Held {
@@ -195,7 +222,11 @@ impl Pass<'_> {
     }
 
     fn held(&self, held: String, deployed: bool) -> Situation {
-        let stored = self.set.status.as_ref().and_then(|s| s.conditions.iter().find(|c| c.type_ == READY));
+        let stored = self
+            .set
+            .status
+            .as_ref()
+            .and_then(|s| s.conditions.iter().find(|c| c.type_ == READY));
         let failed = stored.filter(|c| deployed && c.status == "False" && c.reason == Reason::StageFailed.as_str());
         match failed {
             // A hold does not hide that the deployed release is in trouble.
@@ -215,7 +246,13 @@ impl Pass<'_> {
     /// Ends a pass that looked after the deployed release while an update is held.
     pub(super) fn with_hold(&self, end: End, hold: Option<Hold>) -> End {
         match (hold, end) {
-            (Some(hold), End { situation: Situation::Succeeded { .. }, wake }) => End {
+            (
+                Some(hold),
+                End {
+                    situation: Situation::Succeeded { .. },
+                    wake,
+                },
+            ) => End {
                 situation: Situation::Held {
                     reason: Reason::UpdateDeferred,
                     message: format!("Deployed; {}", hold.message),
@@ -272,16 +309,26 @@ fn found(set: &StageSet) -> Found {
     Found {
         ready: ready.is_some_and(|c| c.status == "True"),
         current: status.observed_generation == set.metadata.generation,
-        why: ready.map_or_else(|| "no Ready condition yet".to_owned(), |c| format!("{}: {}", c.reason, c.message)),
+        why: ready.map_or_else(
+            || "no Ready condition yet".to_owned(),
+            |c| format!("{}: {}", c.reason, c.message),
+        ),
         holds_update: status.pending_update.is_some_and(|p| !p.revisions.is_empty()),
         version: status.version,
     }
 }
 
 fn parse(wire: &UpdateWindow) -> Option<Window> {
-    let duration = wire.duration.as_ref().and_then(|d| crate::rules::duration::set(Some(d.0.as_str())));
+    let duration = wire
+        .duration
+        .as_ref()
+        .and_then(|d| crate::rules::duration::set(Some(d.0.as_str())));
     let fields = WindowFields {
-        effect: if wire.window_type == WindowType::Deny { Effect::Deny } else { Effect::Allow },
+        effect: if wire.window_type == WindowType::Deny {
+            Effect::Deny
+        } else {
+            Effect::Allow
+        },
         schedule: non_empty(&wire.schedule),
         duration: duration.and_then(|d| SignedDuration::try_from(d).ok()),
         time_zone: non_empty(&wire.time_zone),

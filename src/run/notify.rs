@@ -158,7 +158,10 @@ async fn deliver(cluster: Arc<Cluster>, http: outbound::Client, address: String,
 async fn post(http: &outbound::Client, url: &url::Url, event: &Value) {
     let mut request = outbound::Request::get(url.clone());
     request.method = http::Method::POST;
-    request.headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    request.headers.insert(
+        http::header::CONTENT_TYPE,
+        http::HeaderValue::from_static("application/json"),
+    );
     request.body = serde_json::to_vec(event).ok().map(Into::into);
     let limits = outbound::Limits {
         body: 4096,

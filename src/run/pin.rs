@@ -76,7 +76,10 @@ async fn read(ctx: &Arc<Context>, lookup: &Lookup) -> Result<Result<Vec<Arc<Valu
                 namespace: namespace.clone(),
                 name: name.clone(),
             };
-            ctx.sources.get(&key, api_version).await.map(|o| o.into_iter().collect())
+            ctx.sources
+                .get(&key, api_version)
+                .await
+                .map(|o| o.into_iter().collect())
         }
         Lookup::ExternalArtifacts { producer, .. } => ctx.sources.artifacts_of(producer).await,
     };

@@ -11,8 +11,8 @@ use crate::api::{InventoryTarget, StageInventory, StageSet};
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Identity, Preconditions, Target};
 use crate::rules::inventory::{
-    Entries, RawEntry, keys, Shard, ShardWrite, StoredStage, choose_name, hashed_name, parent_metadata, plan_shards, plain_name,
-    shard_labels, stored_entries,
+    Entries, RawEntry, Shard, ShardWrite, StoredStage, choose_name, hashed_name, keys, parent_metadata, plain_name,
+    plan_shards, shard_labels, stored_entries,
 };
 
 /// Plans at most: each round has learned of one shard or one taken name.
@@ -136,8 +136,7 @@ impl Recorder<'_> {
         in_use.iter().any(|shard| {
             shard.metadata.name.as_deref() == Some(name)
                 && !(stage_of(shard) == Some(self.stage)
-                    && shard.metadata.labels.as_ref().and_then(|l| l.get(keys::STAGE_SET))
-                        == Some(&self.owner.name))
+                    && shard.metadata.labels.as_ref().and_then(|l| l.get(keys::STAGE_SET)) == Some(&self.owner.name))
         })
     }
 
@@ -151,7 +150,8 @@ impl Recorder<'_> {
         if writes.is_empty() && self.header_changed(stored) {
             for shard in &stored.shards {
                 let entries: Vec<RawEntry> = self.raw(shard);
-                self.put(shard.index.unwrap_or_default(), &shard.name, &entries, wanted).await?;
+                self.put(shard.index.unwrap_or_default(), &shard.name, &entries, wanted)
+                    .await?;
             }
         }
         Ok(())
@@ -165,7 +165,16 @@ impl Recorder<'_> {
         let known = self.ctx.inventories.of(self.owner);
         let found = known.iter().find(|s| s.metadata.name.as_deref() == Some(&shard.name));
         found
-            .map(|s| s.spec.entries.iter().map(|e| RawEntry { id: e.id.clone(), v: e.v.clone() }).collect())
+            .map(|s| {
+                s.spec
+                    .entries
+                    .iter()
+                    .map(|e| RawEntry {
+                        id: e.id.clone(),
+                        v: e.v.clone(),
+                    })
+                    .collect()
+            })
             .unwrap_or_default()
     }
 
@@ -239,7 +248,10 @@ impl Recorder<'_> {
             uid: before.and_then(|s| s.metadata.uid.clone()),
             resource_version: None,
         };
-        tenant.delete(&self.target(name), &only_if).await.map_err(Clash::Failed)?;
+        tenant
+            .delete(&self.target(name), &only_if)
+            .await
+            .map_err(Clash::Failed)?;
         if let Some(shard) = before {
             self.ctx.inventories.remove(shard);
         }
@@ -363,7 +375,11 @@ pub fn parent_name(ctx: &Context, owner: &Owner, stage: &str) -> String {
         Some(shard) => shard.name.clone(),
         None => {
             let plain = plain_name(&owner.name, stage, 0);
-            if plain.len() > 253 { hashed_name(&owner.name, stage, 0) } else { plain }
+            if plain.len() > 253 {
+                hashed_name(&owner.name, stage, 0)
+            } else {
+                plain
+            }
         }
     }
 }

@@ -69,7 +69,10 @@ pub async fn stage(
         patches: stage.patches.iter().map(stage_patch).collect(),
     };
     let built = tokio::task::spawn_blocking(move || {
-        let files = tree.files.iter().map(|(path, content)| (path.as_str(), content.clone()));
+        let files = tree
+            .files
+            .iter()
+            .map(|(path, content)| (path.as_str(), content.clone()));
         let files = FileTree::from_files(files).map_err(manifest::Error::from)?;
         manifest::build_with_warnings(&files, &directory, &options)
     })
@@ -99,7 +102,10 @@ pub async fn stage(
         stamp(&mut object, owner, &stage.name);
         if let Some(id) = ObjectId::of(&object) {
             if !rendered.ids.insert(id.clone()) {
-                return Err(Failure::retried("build", format!("{id} is rendered twice by the stage: remove one of the two")));
+                return Err(Failure::retried(
+                    "build",
+                    format!("{id} is rendered twice by the stage: remove one of the two"),
+                ));
             }
             rendered.objects.push(object);
         }
@@ -145,18 +151,32 @@ impl Definitions {
             objects
                 .iter()
                 .filter(|o| text(o, "/kind") == "CustomResourceDefinition")
-                .map(|o| (text(o, "/spec/group"), text(o, "/spec/names/kind"), text(o, "/spec/scope") == "Namespaced"))
+                .map(|o| {
+                    (
+                        text(o, "/spec/group"),
+                        text(o, "/spec/names/kind"),
+                        text(o, "/spec/scope") == "Namespaced",
+                    )
+                })
                 .collect(),
         )
     }
 
     fn namespaced(&self, target: &Target) -> Option<bool> {
-        self.0.iter().find(|(g, k, _)| g == target.group() && *k == target.kind).map(|(_, _, namespaced)| *namespaced)
+        self.0
+            .iter()
+            .find(|(g, k, _)| g == target.group() && *k == target.kind)
+            .map(|(_, _, namespaced)| *namespaced)
     }
 }
 
 /// A namespaced object without a namespace belongs to the StageSet's; a cluster-scoped one has none.
-async fn settle_namespace(object: &mut Value, owner: &Owner, tenant: &Tenant, definitions: &Definitions) -> Result<(), Failure> {
+async fn settle_namespace(
+    object: &mut Value,
+    owner: &Owner,
+    tenant: &Tenant,
+    definitions: &Definitions,
+) -> Result<(), Failure> {
     let target = Target::of(object).map_err(|e| Failure::of_request("build", &e))?;
     let namespaced = match tenant.served(&target.api_version, &target.kind).await {
         Ok(served) => served.namespaced,
@@ -192,7 +212,14 @@ fn normalise(object: &mut Value) {
     };
     root.shift_remove("status");
     if let Some(metadata) = root.get_mut("metadata").and_then(Value::as_object_mut) {
-        for key in ["creationTimestamp", "resourceVersion", "uid", "generation", "managedFields", "selfLink"] {
+        for key in [
+            "creationTimestamp",
+            "resourceVersion",
+            "uid",
+            "generation",
+            "managedFields",
+            "selfLink",
+        ] {
             metadata.shift_remove(key);
         }
     }
@@ -201,7 +228,10 @@ fn normalise(object: &mut Value) {
         if let Some(data) = data.as_object_mut() {
             for (key, value) in plain {
                 let text = value.as_str().unwrap_or_default();
-                data.insert(key, Value::String(base64::engine::general_purpose::STANDARD.encode(text)));
+                data.insert(
+                    key,
+                    Value::String(base64::engine::general_purpose::STANDARD.encode(text)),
+                );
             }
         }
     }
@@ -216,7 +246,11 @@ fn stamp(object: &mut Value, owner: &Owner, stage: &str) {
         *labels = Value::Object(Map::new());
     }
     if let Some(labels) = labels.as_object_mut() {
-        for (key, value) in [(label::NAME, owner.name.as_str()), (label::NAMESPACE, &owner.namespace), (label::STAGE, stage)] {
+        for (key, value) in [
+            (label::NAME, owner.name.as_str()),
+            (label::NAMESPACE, &owner.namespace),
+            (label::STAGE, stage),
+        ] {
             labels.insert(key.to_owned(), Value::String(value.to_owned()));
         }
     }
@@ -228,4 +262,3 @@ pub fn content_hash(object: &Value) -> u64 {
     object.to_string().hash(&mut hasher);
     hasher.finish()
 }
-

@@ -27,7 +27,11 @@ impl Pass<'_> {
                 continue;
             }
             let complete = self.restore(at, stage).await.map_err(|failure| (at, failure))?;
-            restored.push(if complete { stage.name.clone() } else { format!("{} (incomplete)", stage.name) });
+            restored.push(if complete {
+                stage.name.clone()
+            } else {
+                format!("{} (incomplete)", stage.name)
+            });
         }
         if restored.is_empty() {
             return Ok(false);
@@ -37,7 +41,9 @@ impl Pass<'_> {
             restored.join(", ")
         );
         tracing::warn!(stages = restored.join(", "), "inventory rebuilt from labels");
-        self.ctx.notifier.send(Notice::about(&self.set, Reason::InventoryReconstructed, true, note));
+        self.ctx
+            .notifier
+            .send(Notice::about(&self.set, Reason::InventoryReconstructed, true, note));
         Ok(true)
     }
 
@@ -54,17 +60,31 @@ impl Pass<'_> {
     async fn restore(&mut self, at: usize, stage: &Stage) -> Result<bool, Failure> {
         let tenant = self.tenant(stage);
         let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], &tenant).await?;
-        let mut wanted: Entries = rendered.objects.iter().filter_map(Entry::of).map(|e| (e.id, e.version)).collect();
+        let mut wanted: Entries = rendered
+            .objects
+            .iter()
+            .filter_map(Entry::of)
+            .map(|e| (e.id, e.version))
+            .collect();
         let stored = record::of_stage(self.ctx, self.owner, &stage.name).entries();
         wanted = union(&stored, &wanted);
-        let mut kinds: BTreeSet<(String, String)> =
-            rendered.objects.iter().filter_map(|o| Target::of(o).ok()).map(|t| (t.api_version, t.kind)).collect();
+        let mut kinds: BTreeSet<(String, String)> = rendered
+            .objects
+            .iter()
+            .filter_map(|o| Target::of(o).ok())
+            .map(|t| (t.api_version, t.kind))
+            .collect();
         kinds.extend(stored.into_iter().map(|(id, version)| {
             let entry = Entry { id, version };
             (entry.api_version(), entry.id.kind)
         }));
         if let Some(memory) = self.memory.stages.get(&stage.name) {
-            kinds.extend(memory.objects.iter().map(|(id, known)| (known.api_version.clone(), id.kind.clone())));
+            kinds.extend(
+                memory
+                    .objects
+                    .iter()
+                    .map(|(id, known)| (known.api_version.clone(), id.kind.clone())),
+            );
         }
         let mut complete = true;
         for (api_version, kind) in kinds {

@@ -50,7 +50,12 @@ pub async fn write(
 ///
 /// # Errors
 /// [`Stop::Changed`] on a conflict, [`Stop::Gone`] when it does not exist any more.
-pub async fn patch_set(ctx: &Context, owner: &Owner, subresource: Option<&str>, body: &Value) -> Result<Arc<StageSet>, Stop> {
+pub async fn patch_set(
+    ctx: &Context,
+    owner: &Owner,
+    subresource: Option<&str>,
+    body: &Value,
+) -> Result<Arc<StageSet>, Stop> {
     let tenant = ctx.cluster.tenant(Identity::Controller);
     match tenant.merge(&target(owner), subresource, body, FIELD_MANAGER).await {
         Ok(object) => observe(ctx, owner, object),
@@ -125,7 +130,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn json_tree() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![any::<bool>().prop_map(Value::from), any::<i32>().prop_map(Value::from), "[a-c]{0,2}".prop_map(Value::from)];
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "[a-c]{0,2}".prop_map(Value::from)
+        ];
         leaf.prop_recursive(3, 24, 4, |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),

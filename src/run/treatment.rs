@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::outcome::{Failure, Remedy};
 use crate::api::{ConflictAction, Reason, Stage, StageSetSpec};
 use crate::cluster;
-use crate::rules::drift::{IgnoreRule, IgnoreTarget};
 use crate::rules::conflict::{Action, ApiRefusal, BeforeApply, Cause, Policy, Rule, Target, before_apply};
+use crate::rules::drift::{IgnoreRule, IgnoreTarget};
 
 /// The operation that the contract names for refusals by policy.
 pub const OPERATION: &str = "conflict policy";
@@ -104,7 +104,8 @@ pub fn ignore(spec: &StageSetSpec, stage: &Stage) -> Result<Vec<IgnoreRule>, Fai
                 label_selector: t.label_selector.clone(),
                 annotation_selector: t.annotation_selector.clone(),
             });
-            IgnoreRule::parse(&rule.paths, target.as_ref()).map_err(|e| Failure::retried("apply", format!("ignore: {e}")))
+            IgnoreRule::parse(&rule.paths, target.as_ref())
+                .map_err(|e| Failure::retried("apply", format!("ignore: {e}")))
         })
         .collect()
 }

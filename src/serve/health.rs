@@ -21,12 +21,22 @@ pub fn router(readiness: Readiness) -> Router {
         .with_state(readiness)
 }
 
-async fn ready(State(readiness): State<Readiness>, Query(query): Query<HashMap<String, String>>) -> (StatusCode, String) {
+async fn ready(
+    State(readiness): State<Readiness>,
+    Query(query): Query<HashMap<String, String>>,
+) -> (StatusCode, String) {
     let failing = readiness();
     if !failing.is_empty() {
-        let lines: Vec<String> = failing.iter().map(|what| format!("[-]{what} failed: not listed yet")).collect();
+        let lines: Vec<String> = failing
+            .iter()
+            .map(|what| format!("[-]{what} failed: not listed yet"))
+            .collect();
         return (StatusCode::INTERNAL_SERVER_ERROR, lines.join("\n") + "\n");
     }
-    let text = if query.contains_key("verbose") { "[+]caches ok\nreadyz check passed\n" } else { "ok" };
+    let text = if query.contains_key("verbose") {
+        "[+]caches ok\nreadyz check passed\n"
+    } else {
+        "ok"
+    };
     (StatusCode::OK, text.to_owned())
 }

@@ -16,8 +16,15 @@ pub use metrics::router as metrics;
 ///
 /// # Errors
 /// When the address cannot be bound; the text names it.
-pub async fn start(name: &'static str, address: SocketAddr, router: Router, stop: CancellationToken) -> Result<(), String> {
-    let listener = TcpListener::bind(address).await.map_err(|e| format!("cannot listen on {address} for {name}: {e}"))?;
+pub async fn start(
+    name: &'static str,
+    address: SocketAddr,
+    router: Router,
+    stop: CancellationToken,
+) -> Result<(), String> {
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|e| format!("cannot listen on {address} for {name}: {e}"))?;
     tokio::spawn(async move {
         let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
         if let Err(error) = serving.await {

@@ -86,9 +86,7 @@ impl Cache {
         let listener = Arc::clone(&counters);
         let store = Store::builder()
             .max_capacity(budget)
-            .weigher(|_: &Digest, entry: &Arc<Entry>| {
-                u32::try_from(entry.bytes.len() + OVERHEAD).unwrap_or(u32::MAX)
-            })
+            .weigher(|_: &Digest, entry: &Arc<Entry>| u32::try_from(entry.bytes.len() + OVERHEAD).unwrap_or(u32::MAX))
             .eviction_policy(EvictionPolicy::lru())
             .eviction_listener(move |_, _, cause| {
                 if cause == RemovalCause::Size {
@@ -115,22 +113,17 @@ impl Cache {
     /// [`Error::Interrupted`]. Failures are not remembered.
     pub async fn tree(&self, artifact: &Artifact) -> Result<Arc<Tree>, Error> {
         let digest = fetch::digest(artifact)?;
-        self.client
-            .check(&artifact.url)
-            .map_err(|error| Error::Fetch {
-                object: artifact.object(),
-                error,
-            })?;
+        self.client.check(&artifact.url).map_err(|error| Error::Fetch {
+            object: artifact.object(),
+            error,
+        })?;
         let entry = self.entry(artifact, digest).await?;
         self.unpack(artifact, &entry).await
     }
 
     /// The verified compressed bytes of a digest, if they are here; looks nowhere else and counts nothing.
     pub async fn bytes(&self, digest: &Digest) -> Option<Bytes> {
-        self.store
-            .get(digest)
-            .await
-            .map(|entry| entry.bytes.clone())
+        self.store.get(digest).await.map(|entry| entry.bytes.clone())
     }
 
     /// How often the cache helped.
@@ -171,10 +164,8 @@ impl Cache {
     async fn load(&self, artifact: &Artifact, digest: &Digest) -> Result<Arc<Entry>, Error> {
         let bytes = fetch::download(&self.client, artifact, &self.limits).await?;
         let (subject, expected, content) = (artifact.clone(), digest.clone(), bytes.clone());
-        self.on_a_core(artifact, move || {
-            fetch::verify(&subject, &expected, &content)
-        })
-        .await?;
+        self.on_a_core(artifact, move || fetch::verify(&subject, &expected, &content))
+            .await?;
         let entry = Arc::new(Entry {
             bytes,
             tree: Mutex::default(),
@@ -223,9 +214,7 @@ fn about(artifact: &Artifact, error: Error) -> Error {
     let object = artifact.object();
     match error {
         Error::Fetch { error, .. } => Error::Fetch { object, error },
-        Error::DigestMismatch {
-            expected, actual, ..
-        } => Error::DigestMismatch {
+        Error::DigestMismatch { expected, actual, .. } => Error::DigestMismatch {
             object,
             expected,
             actual,

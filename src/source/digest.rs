@@ -76,13 +76,12 @@ impl Digest {
             .into_iter()
             .find(|a| a.name().eq_ignore_ascii_case(name))
             .ok_or_else(|| DigestError::Algorithm(name.to_owned()))?;
-        let bytes =
-            unhex(hex)
-                .filter(|b| b.len() == algorithm.length())
-                .ok_or(DigestError::Value {
-                    algorithm: algorithm.name(),
-                    wanted: algorithm.length() * 2,
-                })?;
+        let bytes = unhex(hex)
+            .filter(|b| b.len() == algorithm.length())
+            .ok_or(DigestError::Value {
+                algorithm: algorithm.name(),
+                wanted: algorithm.length() * 2,
+            })?;
         Ok(Self { algorithm, bytes })
     }
 
@@ -108,9 +107,7 @@ impl Digest {
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.algorithm.name())?;
-        self.bytes
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -132,7 +129,8 @@ mod tests {
 
     // FIPS 180-4 and BLAKE3 test vectors for "abc".
     const SHA256: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    const SHA384: &str = "sha384:cb00753f45a35e8bb5a03d699ac65007272c32ab0eded1631a8b605a43ff5bed8086072ba1e7cc2358baeca134c825a7";
+    const SHA384: &str =
+        "sha384:cb00753f45a35e8bb5a03d699ac65007272c32ab0eded1631a8b605a43ff5bed8086072ba1e7cc2358baeca134c825a7";
     const SHA512: &str = "sha512:ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f";
     const BLAKE3: &str = "blake3:6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85";
 
@@ -170,9 +168,6 @@ mod tests {
     #[test]
     fn a_digest_of_another_length_is_refused() {
         let text = SHA384.replace("sha384", "sha256");
-        assert!(matches!(
-            Digest::parse(&text),
-            Err(DigestError::Value { .. })
-        ));
+        assert!(matches!(Digest::parse(&text), Err(DigestError::Value { .. })));
     }
 }

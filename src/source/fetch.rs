@@ -25,19 +25,12 @@ pub fn digest(artifact: &Artifact) -> Result<Digest, Error> {
 ///
 /// # Errors
 /// [`Error::Fetch`].
-pub async fn download(
-    client: &outbound::Client,
-    artifact: &Artifact,
-    limits: &Limits,
-) -> Result<Bytes, Error> {
+pub async fn download(client: &outbound::Client, artifact: &Artifact, limits: &Limits) -> Result<Bytes, Error> {
     let caps = outbound::Limits::download(limits.compressed);
-    client
-        .fetch(&artifact.url, &caps)
-        .await
-        .map_err(|error| Error::Fetch {
-            object: artifact.object(),
-            error,
-        })
+    client.fetch(&artifact.url, &caps).await.map_err(|error| Error::Fetch {
+        object: artifact.object(),
+        error,
+    })
 }
 
 /// Compares the digest of the compressed bytes. CPU-bound: call it from a blocking thread.

@@ -127,10 +127,7 @@ mod tests {
     #[case("link", "/etc/passwd", Err(Escape))]
     #[case("link", ".", Ok(""))]
     fn links(#[case] link: &str, #[case] target: &str, #[case] expected: Result<&str, Escape>) {
-        assert_eq!(
-            resolve_link(link, target).as_deref().map_err(|e| *e),
-            expected
-        );
+        assert_eq!(resolve_link(link, target).as_deref().map_err(|e| *e), expected);
     }
 
     /// What a path means to a file system without links: a walk over a stack of names.

@@ -120,11 +120,7 @@ impl Reference {
         let group = group(given.unwrap_or_default());
         if self.kind() == EXTERNAL_ARTIFACT {
             // Direct whatever its apiVersion says, so a foreign one cannot be meant.
-            return Some(
-                given
-                    .filter(|_| group == SOURCE_GROUP)
-                    .unwrap_or(SOURCE_API_VERSION),
-            );
+            return Some(given.filter(|_| group == SOURCE_GROUP).unwrap_or(SOURCE_API_VERSION));
         }
         let flux = FLUX_KINDS.contains(&self.kind()) && (group.is_empty() || group == SOURCE_GROUP);
         flux.then(|| given.unwrap_or(SOURCE_API_VERSION))
@@ -309,11 +305,7 @@ impl Target {
         }
     }
 
-    fn pick_produced<'a>(
-        &self,
-        objects: &[&'a Value],
-        producer: &SourceKey,
-    ) -> Result<&'a Value, Error> {
+    fn pick_produced<'a>(&self, objects: &[&'a Value], producer: &SourceKey) -> Result<&'a Value, Error> {
         let matches: Vec<&Value> = objects
             .iter()
             .copied()
@@ -343,9 +335,7 @@ impl Target {
     /// looked up by: items of a list carry no kind.
     fn extract(&self, source: &Value) -> Result<Artifact, Error> {
         let (kind, namespace) = match &self.lookup {
-            Lookup::Object {
-                kind, namespace, ..
-            } => (kind.as_str(), namespace),
+            Lookup::Object { kind, namespace, .. } => (kind.as_str(), namespace),
             Lookup::ExternalArtifacts { namespace, .. } => (EXTERNAL_ARTIFACT, namespace),
         };
         let object = ObjectName {
@@ -364,9 +354,7 @@ impl Target {
             revision: text(source, "/status/artifact/revision").to_owned(),
             digest: text(source, "/status/artifact/digest").trim().to_owned(),
             url: text(source, "/status/artifact/url").trim().to_owned(),
-            size: source
-                .pointer("/status/artifact/size")
-                .and_then(Value::as_u64),
+            size: source.pointer("/status/artifact/size").and_then(Value::as_u64),
             last_update: text(source, "/status/artifact/lastUpdateTime").parse().ok(),
         })
     }
@@ -410,10 +398,7 @@ pub fn not_ready(source: &Value) -> Option<NotReady> {
         });
     }
     if let Some((generation, observed)) = lag(source, ready) {
-        return Some(NotReady::Stale {
-            generation,
-            observed,
-        });
+        return Some(NotReady::Stale { generation, observed });
     }
     [
         ("/status/artifact/url", "status.artifact.url"),
@@ -484,10 +469,7 @@ fn group(api_version: &str) -> &str {
 }
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn non_empty<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {

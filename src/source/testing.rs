@@ -87,9 +87,7 @@ impl Server {
         };
         let requests = Arc::clone(&site.requests);
         let router = Router::new().fallback(answer).with_state(site);
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self {

@@ -53,9 +53,7 @@ pub enum PathError {
     #[error("the artifact is empty; nothing is applied or pruned")]
     Empty,
     /// No file that could hold a manifest. Never read as "prune everything".
-    #[error(
-        "no .yaml, .yml or .json file at or below path {path:?} of the artifact; nothing is applied or pruned"
-    )]
+    #[error("no .yaml, .yml or .json file at or below path {path:?} of the artifact; nothing is applied or pruned")]
     NoManifests {
         /// As the spec has it.
         path: String,
@@ -88,16 +86,12 @@ impl Tree {
 
     /// The files at or below a clean directory path, in order.
     pub fn below<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = &'a (String, Bytes)> {
-        let start = self
-            .files
-            .partition_point(|(name, _)| name.as_str() < directory);
+        let start = self.files.partition_point(|(name, _)| name.as_str() < directory);
         // Siblings such as `a-b` and `a.b` sort between `a` and `a/`.
         self.files[start..]
             .iter()
             .take_while(move |(name, _)| name.starts_with(directory))
-            .filter(move |(name, _)| {
-                directory.is_empty() || name[directory.len()..].starts_with('/')
-            })
+            .filter(move |(name, _)| directory.is_empty() || name[directory.len()..].starts_with('/'))
     }
 
     /// Cleans a `spec.stages[].path` and checks that it is a directory with something that could be a manifest.
@@ -108,8 +102,7 @@ impl Tree {
     /// [`PathError`], in the order escapes, empty artifact, missing, a file, no manifests.
     pub fn build_directory(&self, path: &str) -> Result<String, PathError> {
         let named = || path.to_owned();
-        let clean =
-            path::clean(path).map_err(|path::Escape| PathError::Escapes { path: named() })?;
+        let clean = path::clean(path).map_err(|path::Escape| PathError::Escapes { path: named() })?;
         if self.files.is_empty() {
             return Err(PathError::Empty);
         }
@@ -143,10 +136,7 @@ impl Tree {
     /// Bytes of content, for accounting.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.files
-            .iter()
-            .map(|(_, content)| content.len() as u64)
-            .sum()
+        self.files.iter().map(|(_, content)| content.len() as u64).sum()
     }
 }
 
@@ -174,10 +164,7 @@ mod tests {
         };
         tree.files.sort();
         tree.directories = directories.iter().map(|d| (*d).to_owned()).collect();
-        tree.skipped = links
-            .iter()
-            .map(|l| ((*l).to_owned(), SkippedKind::Link))
-            .collect();
+        tree.skipped = links.iter().map(|l| ((*l).to_owned(), SkippedKind::Link)).collect();
         tree
     }
 

@@ -29,6 +29,11 @@ pub fn install(level: &str, format: &str) -> Result<(), Box<dyn std::error::Erro
         .with_ansi(false);
     match format {
         "text" => builder.compact().try_init(),
-        _ => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
+        _ => builder
+            .json()
+            .flatten_event(true)
+            .with_current_span(true)
+            .with_span_list(false)
+            .try_init(),
     }
 }

@@ -54,32 +54,111 @@ impl Metrics {
         let r = Registry::new();
         let object = &["namespace", "name"];
         let queue = |name: &str, help: &str| {
-            Opts::new(name, help).const_label("name", CONTROLLER).const_label("controller", CONTROLLER)
+            Opts::new(name, help)
+                .const_label("name", CONTROLLER)
+                .const_label("controller", CONTROLLER)
         };
         let runtime = |name: &str, help: &str| Opts::new(name, help).const_label("controller", CONTROLLER);
         let ten = prometheus::exponential_buckets(1e-8, 10.0, 12)?;
         Ok(Self {
-            reconciles: counters(&r, "stageset_reconcile_total", "Decided outcomes by final Ready reason.", &[object[0], object[1], "reason"])?,
-            stage_applied: counters(&r, "stageset_stage_applied_total", "Stages applied and verified.", &[object[0], object[1], "stage"])?,
-            drift_corrected: counters(&r, "stageset_drift_corrected_total", "Objects put back to what was applied.", &[object[0], object[1], "stage"])?,
-            update_deferred: counters(&r, "stageset_update_deferred_total", "Updates that a window began to hold.", object)?,
-            skipped_entries: counters(&r, "stageset_inventory_skipped_entries_total", "Malformed inventory entries skipped.", &["namespace", "stageset", "stage"])?,
-            watch_failures: counters(&r, "stageset_watch_engagement_failures_total", "Watches on producer kinds that could not be started.", &["gvk"])?,
-            teardown_forced: counters(&r, "stageset_teardown_force_drop_total", "Finalizers dropped although teardown failed.", &[object[0], object[1], "reason"])?,
-            reconcile_results: counters_with(&r, runtime("controller_runtime_reconcile_total", "Reconciles by result."), &["result"])?,
-            stage_ready: gauges(&r, Opts::new("stageset_stage_ready", "1 while the stage's phase is Ready."), &["namespace", "stageset", "stage"])?,
-            leader: gauges(&r, Opts::new("leader_election_master_status", "1 while this replica holds the lease."), &["name"])?,
+            reconciles: counters(
+                &r,
+                "stageset_reconcile_total",
+                "Decided outcomes by final Ready reason.",
+                &[object[0], object[1], "reason"],
+            )?,
+            stage_applied: counters(
+                &r,
+                "stageset_stage_applied_total",
+                "Stages applied and verified.",
+                &[object[0], object[1], "stage"],
+            )?,
+            drift_corrected: counters(
+                &r,
+                "stageset_drift_corrected_total",
+                "Objects put back to what was applied.",
+                &[object[0], object[1], "stage"],
+            )?,
+            update_deferred: counters(
+                &r,
+                "stageset_update_deferred_total",
+                "Updates that a window began to hold.",
+                object,
+            )?,
+            skipped_entries: counters(
+                &r,
+                "stageset_inventory_skipped_entries_total",
+                "Malformed inventory entries skipped.",
+                &["namespace", "stageset", "stage"],
+            )?,
+            watch_failures: counters(
+                &r,
+                "stageset_watch_engagement_failures_total",
+                "Watches on producer kinds that could not be started.",
+                &["gvk"],
+            )?,
+            teardown_forced: counters(
+                &r,
+                "stageset_teardown_force_drop_total",
+                "Finalizers dropped although teardown failed.",
+                &[object[0], object[1], "reason"],
+            )?,
+            reconcile_results: counters_with(
+                &r,
+                runtime("controller_runtime_reconcile_total", "Reconciles by result."),
+                &["result"],
+            )?,
+            stage_ready: gauges(
+                &r,
+                Opts::new("stageset_stage_ready", "1 while the stage's phase is Ready."),
+                &["namespace", "stageset", "stage"],
+            )?,
+            leader: gauges(
+                &r,
+                Opts::new("leader_election_master_status", "1 while this replica holds the lease."),
+                &["name"],
+            )?,
             watches: gauge(&r, Opts::new("stageset_object_watches", "Watches on applied objects."))?,
-            reconcile_errors: counter(&r, runtime("controller_runtime_reconcile_errors_total", "Reconciles that ended in an error."))?,
-            reconcile_panics: counter(&r, runtime("controller_runtime_reconcile_panics_total", "Reconciles that panicked."))?,
+            reconcile_errors: counter(
+                &r,
+                runtime(
+                    "controller_runtime_reconcile_errors_total",
+                    "Reconciles that ended in an error.",
+                ),
+            )?,
+            reconcile_panics: counter(
+                &r,
+                runtime("controller_runtime_reconcile_panics_total", "Reconciles that panicked."),
+            )?,
             active_workers: gauge(&r, runtime("controller_runtime_active_workers", "Steps running now."))?,
-            max_concurrent: gauge(&r, runtime("controller_runtime_max_concurrent_reconciles", "Steps that may run at once."))?,
+            max_concurrent: gauge(
+                &r,
+                runtime(
+                    "controller_runtime_max_concurrent_reconciles",
+                    "Steps that may run at once.",
+                ),
+            )?,
             queue_depth: gauge(&r, queue("workqueue_depth", "StageSets waiting for a permit."))?,
             queue_adds: counter(&r, queue("workqueue_adds_total", "StageSets queued."))?,
-            queue_retries: counter(&r, queue("workqueue_retries_total", "StageSets queued again after an error."))?,
-            reconcile_time: histogram(&r, runtime("controller_runtime_reconcile_time_seconds", "Seconds a step took."), RECONCILE_BUCKETS.to_vec())?,
-            queue_time: histogram(&r, queue("workqueue_queue_duration_seconds", "Seconds waited for a permit."), ten.clone())?,
-            work_time: histogram(&r, queue("workqueue_work_duration_seconds", "Seconds of work with a permit."), ten)?,
+            queue_retries: counter(
+                &r,
+                queue("workqueue_retries_total", "StageSets queued again after an error."),
+            )?,
+            reconcile_time: histogram(
+                &r,
+                runtime("controller_runtime_reconcile_time_seconds", "Seconds a step took."),
+                RECONCILE_BUCKETS.to_vec(),
+            )?,
+            queue_time: histogram(
+                &r,
+                queue("workqueue_queue_duration_seconds", "Seconds waited for a permit."),
+                ten.clone(),
+            )?,
+            work_time: histogram(
+                &r,
+                queue("workqueue_work_duration_seconds", "Seconds of work with a permit."),
+                ten,
+            )?,
             known_stages: Arc::default(),
             known_reasons: Arc::default(),
             registry: with_process(r)?,
@@ -108,11 +187,15 @@ impl Metrics {
     pub fn stages<'a>(&self, namespace: &str, name: &str, stages: impl Iterator<Item = (&'a str, bool)>) {
         let mut now = Vec::new();
         for (stage, ready) in stages {
-            self.stage_ready.with_label_values(&[namespace, name, stage]).set(i64::from(ready));
+            self.stage_ready
+                .with_label_values(&[namespace, name, stage])
+                .set(i64::from(ready));
             now.push(stage.to_owned());
         }
         let mut known = self.known_stages.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = known.insert((namespace.to_owned(), name.to_owned()), now.clone()).unwrap_or_default();
+        let before = known
+            .insert((namespace.to_owned(), name.to_owned()), now.clone())
+            .unwrap_or_default();
         for stage in before.iter().filter(|s| !now.contains(s)) {
             self.drop_stage(namespace, name, stage);
         }
@@ -121,12 +204,20 @@ impl Metrics {
     /// Drops every series of a StageSet that is gone, except those that must outlive it.
     pub fn forget(&self, namespace: &str, name: &str) {
         let key = (namespace.to_owned(), name.to_owned());
-        let stages = self.known_stages.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        let stages = self
+            .known_stages
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&key);
         for stage in stages.unwrap_or_default() {
             self.drop_stage(namespace, name, &stage);
         }
         let _ = self.update_deferred.remove_label_values(&[namespace, name]);
-        let reasons = self.known_reasons.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        let reasons = self
+            .known_reasons
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&key);
         for reason in reasons.unwrap_or_default() {
             let _ = self.reconciles.remove_label_values(&[namespace, name, &reason]);
         }
@@ -189,7 +280,10 @@ fn counter(r: &Registry, opts: Opts) -> Result<IntCounter, prometheus::Error> {
 }
 
 fn histogram(r: &Registry, opts: Opts, buckets: Vec<f64>) -> Result<Histogram, prometheus::Error> {
-    let metric = Histogram::with_opts(HistogramOpts { common_opts: opts, buckets })?;
+    let metric = Histogram::with_opts(HistogramOpts {
+        common_opts: opts,
+        buckets,
+    })?;
     r.register(Box::new(metric.clone()))?;
     Ok(metric)
 }
@@ -204,7 +298,11 @@ mod tests {
         m.outcome("a", "b", "Succeeded");
         m.stages("a", "b", [("one", true), ("two", false)].into_iter());
         m.teardown_forced.with_label_values(&["a", "b", "permanent"]).inc();
-        assert!(m.text().unwrap().contains(r#"stageset_stage_ready{namespace="a",stage="two",stageset="b"} 0"#));
+        assert!(
+            m.text()
+                .unwrap()
+                .contains(r#"stageset_stage_ready{namespace="a",stage="two",stageset="b"} 0"#)
+        );
         m.stages("a", "b", [("one", true)].into_iter());
         assert!(!m.text().unwrap().contains(r#"stage="two""#));
         m.forget("a", "b");
@@ -218,6 +316,10 @@ mod tests {
     fn runtime_series_carry_the_controller_name() {
         let m = Metrics::new().unwrap();
         m.queue_depth.set(3);
-        assert!(m.text().unwrap().contains(r#"workqueue_depth{controller="stageset",name="stageset"} 3"#));
+        assert!(
+            m.text()
+                .unwrap()
+                .contains(r#"workqueue_depth{controller="stageset",name="stageset"} 3"#)
+        );
     }
 }

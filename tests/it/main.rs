@@ -7,6 +7,7 @@ mod crash;
 mod endpoints;
 mod faults;
 mod harness;
+mod kustomize;
 mod leader;
 mod notifications;
 mod prune;

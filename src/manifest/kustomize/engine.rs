@@ -487,11 +487,7 @@ impl<'t> Engine<'t> {
         if !matches!(document, Value::Object(_)) {
             return Err(Problem::OpenApi(format!("{path:?} is not an OpenAPI document")));
         }
-        let base = if extends {
-            Schema::builtin()
-        } else {
-            Arc::default()
-        };
+        let base = if extends { Schema::builtin() } else { Arc::default() };
         self.schema = Arc::new(base.extended(&document));
         self.schema_set = true;
         Ok(())

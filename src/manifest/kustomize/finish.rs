@@ -2,13 +2,14 @@
 
 use serde_json::Value;
 
+use super::config::Spec;
 use super::error::Problem;
 use super::file::{Kustomization, SortOptions};
 use super::keep_annotation;
 use super::order;
 use super::origin::transformations_yaml;
 use super::resource::Resource;
-use super::transform::set_metadata;
+use super::transform::{set_entries, set_metadata};
 
 const LOCAL_CONFIG: &str = "config.kubernetes.io/local-config";
 const VALIDATED_BY: &str = "validated-by";
@@ -22,10 +23,8 @@ pub(crate) fn finish(resources: &mut Vec<Resource>, root: &Kustomization, legacy
     sort(resources, root.sort_options.as_ref(), legacy_order)?;
     let asked = |word: &str| root.build_metadata.iter().any(|w| w == word);
     if asked("managedByLabel") {
-        let version = "kustomize-v5.8.1";
-        resources
-            .iter_mut()
-            .for_each(|r| set_metadata(r, "labels", "app.kubernetes.io/managed-by", version));
+        let label = [("app.kubernetes.io/managed-by".to_owned(), "kustomize-v5.8.1".to_owned())].into();
+        set_entries(resources, &label, &[Spec::new("", "", "", "metadata/labels", true)])?;
     }
     let (origins, transformations) = (asked("originAnnotations"), asked("transformerAnnotations"));
     for resource in resources {

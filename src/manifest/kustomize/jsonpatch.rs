@@ -44,9 +44,10 @@ impl JsonPatch {
 
     /// Applies all operations in order.
     pub fn apply(&self, mut document: Value) -> Result<Value, JsonPatchError> {
+        let mut copied = 0;
         for (index, operation) in self.operations.iter().enumerate() {
             let text = |key: &str| operation.get(key).and_then(Value::as_str).unwrap_or_default();
-            one(&mut document, operation).map_err(|problem| JsonPatchError {
+            one(&mut document, operation, &mut copied).map_err(|problem| JsonPatchError {
                 index: index + 1,
                 op: text("op").to_owned(),
                 path: text("path").to_owned(),
@@ -57,7 +58,26 @@ impl JsonPatch {
     }
 }
 
-fn one(document: &mut Value, operation: &Map<String, Value>) -> Result<(), String> {
+/// Nodes the copy operations of one patch may make.
+const MOST_COPIED: usize = 1_000_000;
+
+fn nodes(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(nodes).sum(),
+        Value::Object(map) => map.values().map(nodes).sum(),
+        _ => 0,
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(map) => map.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+fn one(document: &mut Value, operation: &Map<String, Value>, copied_nodes: &mut usize) -> Result<(), String> {
     let text = |key: &str| operation.get(key).and_then(Value::as_str);
     let path = || text("path").ok_or_else(|| "path is missing".to_owned());
     let from = || text("from").ok_or_else(|| "from is missing".to_owned());
@@ -72,6 +92,10 @@ fn one(document: &mut Value, operation: &Map<String, Value>) -> Result<(), Strin
         }
         "copy" => {
             let copied = get(document, from()?)?.cloned().unwrap_or(Value::Null);
+            *copied_nodes += nodes(&copied);
+            if *copied_nodes > MOST_COPIED || depth(&copied) > 200 {
+                return Err("the copies of this patch grow without bound".to_owned());
+            }
             add(document, path()?, copied)
         }
         "test" => test(document, path()?, &value),

@@ -13,6 +13,8 @@ pub(crate) enum Side {
 }
 
 type Texts = Vec<Box<str>>;
+/// Elements of one list; merging takes time with the square of it.
+const LONGEST: usize = 4096;
 
 /// Merges a list; new elements of the patch come first.
 pub(crate) fn merge(
@@ -25,12 +27,19 @@ pub(crate) fn merge(
     if keys.is_empty() {
         return primitives(walk, target, patch);
     }
+    if target.len() > LONGEST || matches!(&patch, Side::List(list) if list.len() > LONGEST) {
+        return Err(MergeError::TooLong {
+            path: walk.here(),
+            limit: LONGEST,
+        });
+    }
     Lists {
         walk,
         target,
         patch,
         element,
         keys,
+        deleted: 0,
     }
     .merge()
 }
@@ -41,6 +50,8 @@ struct Lists<'w, 's> {
     patch: Side,
     element: Option<NodeId>,
     keys: &'w [Box<str>],
+    /// Elements of the target the patch deletes.
+    deleted: usize,
 }
 
 impl Lists<'_, '_> {
@@ -65,14 +76,14 @@ impl Lists<'_, '_> {
             active
         };
         let keys: Texts = active.iter().map(|&k| self.keys[k].clone()).collect();
-        let mut new = Vec::with_capacity(self.target.len());
+        let before = self.target.len();
+        let mut new = Vec::with_capacity(before);
         for tuple in &tuples {
             let values: Texts = active.iter().map(|&k| tuple[k].clone()).collect();
             self.one(&keys, &values, &mut new)?;
         }
-        let before = new.len() + self.target.len();
         append(&mut new, self.target, &keys, &self.walk.here())?;
-        if new.len() < before.saturating_sub(tuples.len()) {
+        if new.len() + self.deleted < before {
             let here = self.walk.here();
             self.walk.lost.push(here);
         }
@@ -101,20 +112,40 @@ impl Lists<'_, '_> {
     /// Merges the elements of one tuple and puts the result into the new list.
     fn one(&mut self, keys: &[Box<str>], values: &[Box<str>], new: &mut Vec<Node>) -> Result<(), MergeError> {
         let at = pick(&self.target, keys, values);
-        let (patch, aliased) = match &mut self.patch {
-            Side::Absent => (Patch::Absent, false),
-            Side::Same => (if at.is_some() { Patch::Same } else { Patch::Absent }, true),
+        let patch = match &self.patch {
+            Side::Absent => Patch::Absent,
+            Side::Same => Patch::Same,
             Side::List(list) => match pick(list, keys, values) {
-                Some(at) => (Patch::Node(list[at].clone()), false),
-                None => (Patch::Absent, false),
+                Some(at) => Patch::Node(list[at].clone()),
+                None => Patch::Absent,
             },
         };
-        let old = at.map(|at| self.target[at].clone());
-        let replaces = match &patch {
-            Patch::Node(Node::Map(map)) => map.text("$patch") == Some("replace") && old.is_some(),
-            _ => false,
+        let directive = match (&patch, at) {
+            (Patch::Node(Node::Map(map)), _) => map.text("$patch"),
+            (Patch::Same, Some(at)) => self.target[at].as_map().and_then(|map| map.text("$patch")),
+            _ => None,
         };
-        let before = if replaces { old.clone() } else { None };
+        if directive == Some("delete") {
+            // A deletion that finds nothing by all its keys leaves the element, without the directive.
+            if let (Patch::Same, Some(Node::Map(map))) = (&patch, at.map(|at| &mut self.target[at])) {
+                map.remove("$patch");
+            }
+            self.deleted += usize::from(at.is_some());
+            put(&mut self.target, keys, values, None);
+            return Ok(());
+        }
+        // The reference changes the target's element in place, except where a directive swaps it for the patch's.
+        let swapped = directive == Some("replace") && matches!(patch, Patch::Node(_));
+        let old = match at {
+            Some(at) if swapped => Some(self.target[at].clone()),
+            Some(at) => Some(std::mem::replace(&mut self.target[at], Node::null())),
+            None => None,
+        };
+        let patch = if at.is_none() && matches!(patch, Patch::Same) {
+            Patch::Absent
+        } else {
+            patch
+        };
         let merged = self.walk.walk(old, patch, self.element)?;
         let Some(mut merged) = merged.filter(|node| !node.is_null() && !is_empty_map(node)) else {
             put(&mut self.target, keys, values, None);
@@ -127,17 +158,32 @@ impl Lists<'_, '_> {
                 }
             }
         }
-        // The reference changes the target's element in place, except where a directive swaps it for the patch's.
-        if let Some(at) = at {
-            self.target[at] = match before {
-                Some(before) => before,
-                None => merged.clone(),
-            };
+        match at {
+            Some(at) if !swapped => {
+                let stand_in = stand_in(&merged, keys).unwrap_or_else(|| merged.clone());
+                self.target[at] = merged;
+                put(new, keys, values, Some(stand_in));
+            }
+            _ => put(new, keys, values, Some(merged)),
         }
-        let _ = aliased;
-        put(new, keys, values, Some(merged));
         Ok(())
     }
+}
+
+/// The keys of an element, enough to hold its place until the element itself is put there; `None` when it lacks
+/// one, so that it might not find its place again.
+fn stand_in(element: &Node, keys: &[Box<str>]) -> Option<Node> {
+    let map = element.as_map()?;
+    let entries: Option<Vec<_>> = keys
+        .iter()
+        .map(|key| match map.get(key) {
+            Some(Node::Scalar(scalar)) if !scalar.text.is_empty() => {
+                Some((key.as_ref().into(), Node::Scalar(scalar.clone())))
+            }
+            _ => None,
+        })
+        .collect();
+    entries.map(|entries| Node::Map(Map::from_entries(entries)))
 }
 
 /// Puts the target's elements behind what is in the new list, replacing those of the same keys.

@@ -28,6 +28,14 @@ pub enum MergeError {
         /// As written.
         directive: String,
     },
+    /// A list too long to be merged by keys.
+    #[error("at {path:?}: the list has more than {limit} elements")]
+    TooLong {
+        /// Dotted path.
+        path: String,
+        /// The bound.
+        limit: usize,
+    },
     /// A list element that is no mapping.
     #[error("at {path:?}: elements of this list must be mappings")]
     Element {
@@ -194,7 +202,13 @@ impl<'s> Merge<'s> {
         same: bool,
         schema: Option<NodeId>,
     ) -> Result<Node, MergeError> {
-        let mut patch = patch.map(Map::into_entries).unwrap_or_default();
+        let mut patch: Vec<(Key, Option<Node>)> = patch
+            .map(Map::into_entries)
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(k, v)| (k, Some(v)))
+            .collect();
+        patch.sort_by(|a, b| a.0.cmp(&b.0));
         let mut emptied = false;
         for index in 0..target.len() {
             let (key, slot) = target.entry_at_mut(index);
@@ -202,10 +216,10 @@ impl<'s> Merge<'s> {
             let side = if same {
                 Patch::Same
             } else {
-                match patch.iter().position(|(k, _)| *k == key) {
-                    Some(at) => Patch::Node(patch.swap_remove(at).1),
-                    None => Patch::Absent,
-                }
+                let found = patch.binary_search_by(|(k, _)| k.cmp(&key)).ok();
+                found
+                    .and_then(|at| patch[at].1.take())
+                    .map_or(Patch::Absent, Patch::Node)
             };
             if matches!((&side, &*slot), (Patch::Absent | Patch::Same, Node::Scalar(s)) if s.tag == Tag::Str) {
                 continue;
@@ -226,8 +240,8 @@ impl<'s> Merge<'s> {
         if emptied {
             target.retain(|_, node| !node.is_removed());
         }
-        patch.sort_by(|a, b| a.0.cmp(&b.0));
         for (key, node) in patch {
+            let Some(node) = node else { continue };
             let field = schema.and_then(|s| self.schema.field(s, &key));
             self.path.push(key.clone());
             let added = self.walk(None, Patch::Node(node), field)?;

@@ -114,7 +114,16 @@ impl Patcher<'_> {
                 resources.retain(|r| !r.root.is_empty());
                 ensure_unique(resources, "a patch")
             }
-            (Some(at), None) => self.merge(&mut resources[at], named.root, options),
+            (Some(at), None) => {
+                let mut patch = named.root;
+                // The reference notes options among the patch's annotations, which turns them into text.
+                if (options.allow_name_change || options.allow_kind_change)
+                    && let Some(Node::Map(metadata)) = patch.get_mut("metadata")
+                {
+                    metadata_text(metadata, "annotations");
+                }
+                self.merge(&mut resources[at], patch, options)
+            }
         }
     }
 

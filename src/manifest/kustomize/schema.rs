@@ -103,7 +103,10 @@ impl Schema {
                     group => format!("{group}/{}", part("version")),
                 };
                 let id = import.named(name);
-                import.schema.kinds.insert((api_version.into(), part("kind").into()), id);
+                import
+                    .schema
+                    .kinds
+                    .insert((api_version.into(), part("kind").into()), id);
             }
         }
         schema

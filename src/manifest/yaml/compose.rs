@@ -118,6 +118,7 @@ impl<'l, 'i> Composer<'l, 'i> {
         let (anchor, node) = match event {
             Event::Alias(id) => return self.alias(id),
             Event::Scalar(text, style, anchor, tag) => {
+                let text = as_written(text, style, &span);
                 (anchor, Node::Scalar(self.scalar(text, style, tag.as_deref())?))
             }
             Event::SequenceStart(_, anchor, _) => {
@@ -401,6 +402,14 @@ impl<'l, 'i> Composer<'l, 'i> {
             })),
         }
     }
+}
+
+/// The parser gives `~` for a value that is not there; only the span tells it from a written one.
+fn as_written<'i>(text: Cow<'i, str>, style: ScalarStyle, span: &Span) -> Cow<'i, str> {
+    if style == ScalarStyle::Plain && text == "~" && span.start.index() == span.end.index() {
+        return Cow::Borrowed("");
+    }
+    text
 }
 
 fn is_core(tag: &YamlTag, name: &str) -> bool {

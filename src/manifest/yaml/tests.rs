@@ -240,3 +240,20 @@ fn what_is_written_reads_back_by_both_rules() {
     let long = json!({"a": "word ".repeat(60)});
     assert_eq!(to_string(&long).unwrap().lines().count(), 1);
 }
+
+#[test]
+fn nothing_written_is_told_from_a_tilde() {
+    let mut loader = Loader::new(Mode::Kustomize);
+    let node = loader.first("a:\nb: ~\nc: null\n", "f", 1).unwrap().unwrap();
+    let text = |key: &str| {
+        node.as_map()
+            .unwrap()
+            .get(key)
+            .unwrap()
+            .as_scalar()
+            .unwrap()
+            .text
+            .to_string()
+    };
+    assert_eq!([text("a"), text("b"), text("c")], ["", "~", "null"]);
+}

@@ -73,9 +73,7 @@ fn limits(body: u64) -> Limits {
 }
 
 async fn serve(router: Router) -> SocketAddr {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move { axum::serve(listener, router).await });
     address
@@ -136,10 +134,7 @@ fn site() -> Router {
 /// Promises a terabyte and sends nothing.
 async fn announces() -> impl IntoResponse {
     let silence = stream::pending::<io::Result<Bytes>>();
-    (
-        [(CONTENT_LENGTH, "1099511627776")],
-        Body::from_stream(silence),
-    )
+    ([(CONTENT_LENGTH, "1099511627776")], Body::from_stream(silence))
 }
 
 async fn echo(method: Method, headers: HeaderMap, body: Bytes) -> String {
@@ -198,17 +193,9 @@ async fn a_name_that_resolves_to_a_forbidden_address_is_refused() {
         ("loop.example", "127.0.0.1", AddressClass::Loopback),
         ("meta.example", "169.254.169.254", AddressClass::LinkLocal),
         ("six.example", "::1", AddressClass::Loopback),
-        (
-            "mapped.example",
-            "::ffff:169.254.169.254",
-            AddressClass::LinkLocal,
-        ),
+        ("mapped.example", "::ffff:169.254.169.254", AddressClass::LinkLocal),
         ("zero.example", "0.0.0.0", AddressClass::Unspecified),
-        (
-            "nat64.example",
-            "64:ff9b::a9fe:a9fe",
-            AddressClass::Embedded,
-        ),
+        ("nat64.example", "64:ff9b::a9fe:a9fe", AddressClass::Embedded),
         ("azure.example", "168.63.129.16", AddressClass::Metadata),
     ];
     for (host, address, class) in cases {
@@ -260,10 +247,7 @@ async fn open_loopback_opens_nothing_else() {
 #[tokio::test]
 async fn each_redirect_hop_is_checked() {
     let address = serve(site()).await;
-    let table = Table::of(&[
-        ("app.example", &["127.0.0.1"]),
-        ("meta.example", &["169.254.169.254"]),
-    ]);
+    let table = Table::of(&[("app.example", &["127.0.0.1"]), ("meta.example", &["169.254.169.254"])]);
     let client = client(true, table);
     let start = format!("http://app.example:{}/to", address.port());
     for target in [
@@ -360,9 +344,7 @@ async fn silence_ends_at_the_read_timeout() {
 
 #[tokio::test]
 async fn a_handshake_that_never_answers_ends_at_the_connect_timeout() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let timeouts = Timeouts {
         connect: Duration::from_millis(200),
@@ -413,9 +395,7 @@ async fn the_total_cap_covers_everything() {
 
 #[tokio::test]
 async fn messages_leave_out_secrets_of_the_url() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let closed = listener.local_addr().expect("an address");
     drop(listener);
     let address = serve(site()).await;
@@ -436,9 +416,7 @@ async fn messages_leave_out_secrets_of_the_url() {
 
 #[tokio::test]
 async fn an_unknown_name_and_a_closed_port_are_transient() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let closed = listener.local_addr().expect("an address");
     drop(listener);
     let client = client(true, Table::of(&[("empty.example", &[])]));
@@ -452,9 +430,7 @@ async fn an_unknown_name_and_a_closed_port_are_transient() {
         );
         assert!(!error.is_terminal());
     }
-    let error = fetch(&client, &format!("http://{closed}/"))
-        .await
-        .expect_err("refused");
+    let error = fetch(&client, &format!("http://{closed}/")).await.expect_err("refused");
     assert!(matches!(error, Error::Transport { .. }), "{error:?}");
     assert!(error.to_string().contains("refused"), "{error}");
 }
@@ -532,10 +508,7 @@ fn a_secret_does_not_leave_https() {
 #[tokio::test]
 async fn the_allowlist_holds_on_every_hop() {
     let address = serve(site()).await;
-    let table = Table::of(&[
-        ("good.example", &["127.0.0.1"]),
-        ("bad.example", &["127.0.0.1"]),
-    ]);
+    let table = Table::of(&[("good.example", &["127.0.0.1"]), ("bad.example", &["127.0.0.1"])]);
     let hosts = AllowedHosts::new(vec![HostPattern::parse("good.*").expect("a glob")]);
     let client = client(true, table).with_allowed_hosts(Some(hosts));
     let port = address.port();
@@ -560,9 +533,7 @@ async fn proxies_from_the_environment_are_ignored() {
     // The environment of a test process is shared, so the proof is a child process.
     let address = serve(site()).await;
     let proxied = Arc::new(Mutex::new(Vec::new()));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let proxy = listener.local_addr().expect("an address");
     let seen = Arc::clone(&proxied);
     tokio::spawn(async move {
@@ -573,10 +544,7 @@ async fn proxies_from_the_environment_are_ignored() {
         }
     });
     let status = tokio::process::Command::new(std::env::current_exe().expect("this test"))
-        .args([
-            "--exact",
-            "outbound::client::tests::child_of_the_proxy_test",
-        ])
+        .args(["--exact", "outbound::client::tests::child_of_the_proxy_test"])
         .env("STAGESET_TEST_PROXY_TARGET", format!("http://{address}/ok"))
         .env("http_proxy", format!("http://{proxy}"))
         .env("HTTP_PROXY", format!("http://{proxy}"))
@@ -585,11 +553,7 @@ async fn proxies_from_the_environment_are_ignored() {
         .output()
         .await
         .expect("the child runs");
-    assert!(
-        status.status.success(),
-        "{}",
-        String::from_utf8_lossy(&status.stdout)
-    );
+    assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stdout));
     assert!(String::from_utf8_lossy(&status.stdout).contains("1 passed"));
     assert_eq!(proxied.lock().expect("a lock").len(), 0);
 }

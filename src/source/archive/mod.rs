@@ -69,9 +69,7 @@ pub enum Fault {
         limit: u64,
     },
     /// More than [`Limits::entry`].
-    #[error(
-        "entry {path:?} has {size} bytes, more than the allowed {limit}; leave it out of the artifact"
-    )]
+    #[error("entry {path:?} has {size} bytes, more than the allowed {limit}; leave it out of the artifact")]
     EntryTooLarge {
         /// The entry.
         path: String,
@@ -81,9 +79,7 @@ pub enum Fault {
         limit: u64,
     },
     /// More than [`Limits::extracted`].
-    #[error(
-        "its files have more than the allowed {limit} bytes together; leave out what is not deployed"
-    )]
+    #[error("its files have more than the allowed {limit} bytes together; leave out what is not deployed")]
     ExtractedTooLarge {
         /// The cap.
         limit: u64,
@@ -107,9 +103,7 @@ pub enum Fault {
         path: String,
     },
     /// A link's target leaves the artifact root.
-    #[error(
-        "link {path:?} leads outside the artifact root, to {target:?}; the whole artifact is refused"
-    )]
+    #[error("link {path:?} leads outside the artifact root, to {target:?}; the whole artifact is refused")]
     LinkEscape {
         /// The link.
         path: String,
@@ -161,9 +155,7 @@ pub fn unpack(archive: &[u8], limits: &Limits) -> Result<Tree, Fault> {
     let mut inflate = Inflate::new(archive, limits.inflated).ok_or(Fault::NotGzip)?;
     let result = read(&mut inflate, limits);
     if inflate.exceeded() {
-        return Err(Fault::InflatedTooLarge {
-            limit: limits.inflated,
-        });
+        return Err(Fault::InflatedTooLarge { limit: limits.inflated });
     }
     result
 }
@@ -176,9 +168,7 @@ fn read(stream: &mut impl Read, limits: &Limits) -> Result<Tree, Fault> {
     for (count, entry) in entries.enumerate() {
         let mut entry = entry.map_err(|e| corrupt(&e))?;
         if count >= limits.entries {
-            return Err(Fault::TooManyEntries {
-                limit: limits.entries,
-            });
+            return Err(Fault::TooManyEntries { limit: limits.entries });
         }
         if !names.absorb(&mut entry)? {
             unpacker.take(&mut entry, &names)?;
@@ -249,12 +239,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    fn add_file<R: Read>(
-        &mut self,
-        entry: &mut tar::Entry<'_, R>,
-        path: String,
-        size: u64,
-    ) -> Result<(), Fault> {
+    fn add_file<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>, path: String, size: u64) -> Result<(), Fault> {
         if path.is_empty() {
             return Err(Fault::UnusableName {
                 path,
@@ -302,9 +287,7 @@ impl<'a> Unpacker<'a> {
                 return Ok(());
             }
             if self.files.contains_key(path) {
-                return Err(Fault::Conflict {
-                    path: path.to_owned(),
-                });
+                return Err(Fault::Conflict { path: path.to_owned() });
             }
             self.count_name(path)?;
             self.directories.insert(path.to_owned());
@@ -313,12 +296,7 @@ impl<'a> Unpacker<'a> {
         Ok(())
     }
 
-    fn skip_link(
-        &mut self,
-        path: String,
-        target: &str,
-        inside: Result<String, path::Escape>,
-    ) -> Result<(), Fault> {
+    fn skip_link(&mut self, path: String, target: &str, inside: Result<String, path::Escape>) -> Result<(), Fault> {
         if inside.is_err() {
             return Err(Fault::LinkEscape {
                 path,

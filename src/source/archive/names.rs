@@ -195,8 +195,7 @@ fn malformed(cause: &str) -> Fault {
 fn parse(mut records: &[u8]) -> Result<Pax, Fault> {
     let mut pax = Pax::default();
     while !records.is_empty() {
-        let (record, rest) =
-            split_record(records).ok_or_else(|| malformed("a PAX record is malformed"))?;
+        let (record, rest) = split_record(records).ok_or_else(|| malformed("a PAX record is malformed"))?;
         records = rest;
         let equals = record
             .iter()

@@ -102,10 +102,7 @@ fn an_ordinary_archive() {
         .file("x/y/z.txt", "")
         .unpack()
         .expect("a tree");
-    assert_eq!(
-        names(&tree),
-        ["deploy/a.yaml", "deploy/b.yaml", "x/y/z.txt"]
-    );
+    assert_eq!(names(&tree), ["deploy/a.yaml", "deploy/b.yaml", "x/y/z.txt"]);
     assert_eq!(tree.get("deploy/b.yaml").expect("a file"), "b");
     assert_eq!(tree.get("x/y/z.txt").expect("a file"), "");
     let directories: Vec<&str> = tree.directories.iter().map(String::as_str).collect();
@@ -147,17 +144,8 @@ fn a_path_outside_refuses_everything(#[case] name: &str) {
         EntryType::Symlink,
     ];
     for kind in kinds {
-        let result = Tar::default()
-            .file("good.yaml", "x")
-            .entry(kind, name, b"")
-            .unpack();
-        assert_eq!(
-            result,
-            Err(Fault::Escape {
-                path: name.to_owned()
-            }),
-            "{kind:?}"
-        );
+        let result = Tar::default().file("good.yaml", "x").entry(kind, name, b"").unpack();
+        assert_eq!(result, Err(Fault::Escape { path: name.to_owned() }), "{kind:?}");
     }
 }
 
@@ -172,13 +160,10 @@ fn an_extension_header_cannot_smuggle_a_path_out() {
         .entry(EntryType::GNULongName, "././@LongLink", b"../evil\0")
         .file("ok", "x");
     assert_eq!(gnu.unpack(), escape);
-    let pax_link =
-        Tar::default()
-            .pax(&[("linkpath", "/etc/passwd")])
-            .link(EntryType::Symlink, "ok", "fine");
-    assert!(
-        matches!(pax_link.unpack(), Err(Fault::LinkEscape { target, .. }) if target == "/etc/passwd")
-    );
+    let pax_link = Tar::default()
+        .pax(&[("linkpath", "/etc/passwd")])
+        .link(EntryType::Symlink, "ok", "fine");
+    assert!(matches!(pax_link.unpack(), Err(Fault::LinkEscape { target, .. }) if target == "/etc/passwd"));
 }
 
 #[rstest]
@@ -188,15 +173,8 @@ fn an_extension_header_cannot_smuggle_a_path_out() {
 #[case(EntryType::Symlink, "a/link", "..\\..\\x")]
 #[case(EntryType::Link, "link", "/etc/passwd")]
 #[case(EntryType::Link, "a/link", "../x")]
-fn a_link_outside_refuses_everything(
-    #[case] kind: EntryType,
-    #[case] name: &str,
-    #[case] target: &str,
-) {
-    let result = Tar::default()
-        .file("good.yaml", "x")
-        .link(kind, name, target)
-        .unpack();
+fn a_link_outside_refuses_everything(#[case] kind: EntryType, #[case] name: &str, #[case] target: &str) {
+    let result = Tar::default().file("good.yaml", "x").link(kind, name, target).unpack();
     assert_eq!(
         result,
         Err(Fault::LinkEscape {
@@ -237,30 +215,13 @@ fn two_entries_of_one_path_are_refused() {
             path: "a.yaml".to_owned()
         })
     );
-    let directories = Tar::default()
-        .directory("a")
-        .directory("a/")
-        .file("a/b", "");
+    let directories = Tar::default().directory("a").directory("a/").file("a/b", "");
     assert!(directories.unpack().is_ok());
-    let conflict = Err(Fault::Conflict {
-        path: "a".to_owned(),
-    });
-    assert_eq!(
-        Tar::default().file("a", "").directory("a").unpack(),
-        conflict
-    );
-    assert_eq!(
-        Tar::default().directory("a").file("a", "").unpack(),
-        conflict
-    );
-    assert_eq!(
-        Tar::default().file("a", "").file("a/b", "").unpack(),
-        conflict
-    );
-    assert_eq!(
-        Tar::default().file("a/b", "").file("a", "").unpack(),
-        conflict
-    );
+    let conflict = Err(Fault::Conflict { path: "a".to_owned() });
+    assert_eq!(Tar::default().file("a", "").directory("a").unpack(), conflict);
+    assert_eq!(Tar::default().directory("a").file("a", "").unpack(), conflict);
+    assert_eq!(Tar::default().file("a", "").file("a/b", "").unpack(), conflict);
+    assert_eq!(Tar::default().file("a/b", "").file("a", "").unpack(), conflict);
 }
 
 #[test]
@@ -307,19 +268,11 @@ fn long_names_by_every_convention() {
 fn a_global_header_is_accepted_unless_it_renames() {
     // What `git archive` writes.
     let git = Tar::default()
-        .entry(
-            EntryType::XGlobalHeader,
-            "pax_global_header",
-            b"14 comment=ab\n",
-        )
+        .entry(EntryType::XGlobalHeader, "pax_global_header", b"14 comment=ab\n")
         .file("a", "");
     assert!(git.unpack().is_ok());
     let renames = Tar::default()
-        .entry(
-            EntryType::XGlobalHeader,
-            "pax_global_header",
-            b"10 path=x\n",
-        )
+        .entry(EntryType::XGlobalHeader, "pax_global_header", b"10 path=x\n")
         .file("a", "");
     assert!(matches!(renames.unpack(), Err(Fault::Unsupported { .. })));
 }
@@ -330,9 +283,7 @@ fn what_two_readers_would_read_differently_is_refused() {
     assert!(matches!(pax_size.unpack(), Err(Fault::Unsupported { .. })));
     let same_size = Tar::default().pax(&[("size", "1")]).file("a", "x");
     assert!(same_size.unpack().is_ok());
-    let sparse = Tar::default()
-        .pax(&[("GNU.sparse.major", "1")])
-        .file("a", "x");
+    let sparse = Tar::default().pax(&[("GNU.sparse.major", "1")]).file("a", "x");
     assert!(matches!(
         sparse.unpack(),
         Err(Fault::Unsupported {
@@ -355,15 +306,9 @@ fn what_two_readers_would_read_differently_is_refused() {
         EntryType::Char,
     ] {
         let content = Tar::default().entry(kind, "a", b"content");
-        assert!(
-            matches!(content.unpack(), Err(Fault::Unsupported { .. })),
-            "{kind:?}"
-        );
+        assert!(matches!(content.unpack(), Err(Fault::Unsupported { .. })), "{kind:?}");
     }
-    let twice = Tar::default()
-        .pax(&[("path", "a")])
-        .pax(&[("path", "b")])
-        .file("c", "");
+    let twice = Tar::default().pax(&[("path", "a")]).pax(&[("path", "b")]).file("c", "");
     assert!(matches!(twice.unpack(), Err(Fault::Corrupt { .. })));
     let orphan = Tar::default().file("a", "").pax(&[("path", "b")]);
     assert!(matches!(orphan.unpack(), Err(Fault::Corrupt { .. })));
@@ -387,10 +332,7 @@ fn broken_streams_are_refused() {
     let plain = Tar::default().file("a", "x").bytes();
     assert_eq!(unpack(&plain, &limits), Err(Fault::NotGzip));
     assert_eq!(unpack(b"", &limits), Err(Fault::NotGzip));
-    assert_eq!(
-        unpack(b"<html>not found</html>", &limits),
-        Err(Fault::NotGzip)
-    );
+    assert_eq!(unpack(b"<html>not found</html>", &limits), Err(Fault::NotGzip));
     let corrupt = |bytes: &[u8]| {
         let result = unpack(bytes, &limits);
         assert!(matches!(result, Err(Fault::Corrupt { .. })), "{result:?}");
@@ -449,17 +391,11 @@ fn every_cap_holds_and_is_inclusive() {
         })
     );
     assert_eq!(
-        check(Limits {
-            extracted: 7,
-            ..exact
-        }),
+        check(Limits { extracted: 7, ..exact }),
         Err(Fault::ExtractedTooLarge { limit: 7 })
     );
     assert_eq!(
-        check(Limits {
-            entries: 1,
-            ..exact
-        }),
+        check(Limits { entries: 1, ..exact }),
         Err(Fault::TooManyEntries { limit: 1 })
     );
     assert_eq!(
@@ -480,11 +416,7 @@ fn every_cap_holds_and_is_inclusive() {
 fn quickly(archive: &[u8]) -> Fault {
     let begun = Instant::now();
     let fault = unpack(archive, &Limits::default()).expect_err("must be refused");
-    assert!(
-        begun.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     fault
 }
 
@@ -497,19 +429,13 @@ fn bombs_end_quickly() {
 
     let block = "\0".repeat(16 << 20);
     let many = (0..5).fold(Tar::default(), |tar, n| tar.file(&format!("f{n}"), &block));
-    assert!(matches!(
-        quickly(&many.gzip()),
-        Fault::ExtractedTooLarge { .. }
-    ));
+    assert!(matches!(quickly(&many.gzip()), Fault::ExtractedTooLarge { .. }));
 
     // Content that is passed over costs as much to inflate as content that is kept.
     let special = (0..5).fold(Tar::default(), |tar, n| {
         tar.entry(EntryType::new(b'Z'), &format!("f{n}"), block.as_bytes())
     });
-    assert!(matches!(
-        quickly(&special.gzip()),
-        Fault::ExtractedTooLarge { .. }
-    ));
+    assert!(matches!(quickly(&special.gzip()), Fault::ExtractedTooLarge { .. }));
 
     let name = Tar::default()
         .entry(EntryType::GNULongName, "././@LongLink", block.as_bytes())
@@ -521,10 +447,7 @@ fn bombs_end_quickly() {
     let globals = (0..40).fold(Tar::default(), |tar, n| {
         tar.pax(&[("comment", &comment)]).file(&format!("{n}"), "")
     });
-    assert!(matches!(
-        quickly(&globals.gzip()),
-        Fault::EntryTooLarge { .. }
-    ));
+    assert!(matches!(quickly(&globals.gzip()), Fault::EntryTooLarge { .. }));
 }
 
 #[test]
@@ -549,9 +472,7 @@ fn archives_of_names_alone_end_quickly() {
 fn path_strategy() -> impl Strategy<Value = String> {
     prop::collection::vec("[a-zA-Z0-9 ._+@äß-]{1,12}", 1..5)
         .prop_map(|segments| segments.join("/"))
-        .prop_filter("clean", |path| {
-            path::clean_entry(path).as_deref() == Ok(path.as_str())
-        })
+        .prop_filter("clean", |path| path::clean_entry(path).as_deref() == Ok(path.as_str()))
 }
 
 proptest! {

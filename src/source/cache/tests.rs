@@ -82,9 +82,7 @@ async fn simultaneous_uses_share_one_download_and_one_tree() {
 
 /// Six artifacts of about 4 KB each, and a cache with room for three.
 async fn crowded() -> (Server, Vec<Artifact>, Cache, u64) {
-    let contents: Vec<Vec<u8>> = (0..6)
-        .map(|n| archive(&[("a.yaml", &noise(n, 4000))]))
-        .collect();
+    let contents: Vec<Vec<u8>> = (0..6).map(|n| archive(&[("a.yaml", &noise(n, 4000))])).collect();
     let paths: Vec<String> = (0..6).map(|n| format!("/{n}")).collect();
     let site: Vec<(&str, &[u8])> = paths
         .iter()
@@ -114,11 +112,7 @@ async fn the_budget_holds_and_evicted_content_is_fetched_again() {
         assert!(cache.weight() <= budget, "{}", cache.weight());
     }
     assert!(cache.weight() > 0);
-    assert_eq!(
-        server.requests(),
-        6,
-        "the one in constant use was never evicted"
-    );
+    assert_eq!(server.requests(), 6, "the one in constant use was never evicted");
     assert_eq!(cache.counters().evictions(), 3);
     use_settled(&cache, &artifacts[1]).await;
     assert_eq!(server.requests(), 7);
@@ -164,14 +158,8 @@ async fn failures_are_not_remembered() {
     let digest = digest_of(&content);
     let use_of = async |path: &str| cache.tree(&artifact(&server.url(path), &digest)).await;
     assert!(matches!(use_of("/missing").await, Err(Error::Fetch { .. })));
-    assert!(matches!(
-        use_of("/bad").await,
-        Err(Error::DigestMismatch { .. })
-    ));
-    assert!(matches!(
-        use_of("/bad").await,
-        Err(Error::DigestMismatch { .. })
-    ));
+    assert!(matches!(use_of("/bad").await, Err(Error::DigestMismatch { .. })));
+    assert!(matches!(use_of("/bad").await, Err(Error::DigestMismatch { .. })));
     assert_eq!(server.requests(), 3);
     assert!(use_of("/good").await.is_ok());
     assert_eq!(counts(&cache), (0, 4));
@@ -195,11 +183,7 @@ async fn one_sources_dead_server_does_not_fail_anothers() {
     let other = bad.clone();
     bad.name = "mine".to_owned();
     let (_, mine) = tokio::join!(cache.tree(&other), cache.tree(&bad));
-    assert!(
-        mine.expect_err("fails")
-            .to_string()
-            .contains("\"apps/mine\"")
-    );
+    assert!(mine.expect_err("fails").to_string().contains("\"apps/mine\""));
 }
 
 #[tokio::test]
@@ -231,12 +215,7 @@ async fn cached_content_does_not_open_a_refused_url() {
     let server = Server::start(&[("/a", &content)]).await;
     let cache = cache(DEFAULT_BUDGET);
     let digest = digest_of(&content);
-    assert!(
-        cache
-            .tree(&artifact(&server.url("/a"), &digest))
-            .await
-            .is_ok()
-    );
+    assert!(cache.tree(&artifact(&server.url("/a"), &digest)).await.is_ok());
     let error = cache
         .tree(&artifact("http://169.254.169.254/a", &digest))
         .await

@@ -13,15 +13,11 @@ async fn run(artifact: &Artifact, loopback: bool, limits: &Limits) -> Result<Tre
 }
 
 async fn failure(artifact: &Artifact) -> (Error, &'static str, Class) {
-    let error = run(artifact, true, &Limits::default())
-        .await
-        .expect_err("must fail");
+    let error = run(artifact, true, &Limits::default()).await.expect_err("must fail");
     let outcome = error.outcome();
     assert_eq!(outcome.operation, Some("fetch artifact"));
     assert!(
-        outcome
-            .message
-            .starts_with("artifact of GitRepository \"apps/web\": "),
+        outcome.message.starts_with("artifact of GitRepository \"apps/web\": "),
         "{}",
         outcome.message
     );
@@ -42,10 +38,7 @@ async fn every_algorithm_verifies() {
         for text in [digest.to_ascii_uppercase(), digest] {
             let artifact = artifact(&server.url("/a.tar.gz"), &text);
             let tree = run(&artifact, true, &Limits::default()).await;
-            assert_eq!(
-                tree.expect("a tree").get("a.yaml").expect("a file"),
-                "kind: A"
-            );
+            assert_eq!(tree.expect("a tree").get("a.yaml").expect("a file"), "kind: A");
         }
     }
 }
@@ -56,10 +49,7 @@ async fn other_bytes_than_announced_are_refused_before_unpacking() {
     let server = Server::start(&[("/a.tar.gz", b"tampered")]).await;
     let announced = Digest::compute(Algorithm::Sha256, b"original").to_string();
     let (error, reason, class) = failure(&artifact(&server.url("/a.tar.gz"), &announced)).await;
-    let Error::DigestMismatch {
-        expected, actual, ..
-    } = error
-    else {
+    let Error::DigestMismatch { expected, actual, .. } = error else {
         panic!("{error:?}");
     };
     assert_eq!(expected.to_string(), announced);
@@ -70,12 +60,7 @@ async fn other_bytes_than_announced_are_refused_before_unpacking() {
 #[tokio::test]
 async fn an_unusable_digest_is_refused_before_the_download() {
     let server = Server::start(&[("/a.tar.gz", b"x")]).await;
-    for digest in [
-        "",
-        "md5:d41d8cd98f00b204e9800998ecf8427e",
-        "sha256:zz",
-        "deadbeef",
-    ] {
+    for digest in ["", "md5:d41d8cd98f00b204e9800998ecf8427e", "sha256:zz", "deadbeef"] {
         let (error, reason, class) = failure(&artifact(&server.url("/a.tar.gz"), digest)).await;
         assert!(matches!(error, Error::InvalidDigest { .. }), "{error:?}");
         assert_eq!((reason, class), ("StageFailed", Class::Terminal));
@@ -103,14 +88,9 @@ async fn loopback_is_refused_for_good() {
     let server = Server::start(&[("/a.tar.gz", b"x")]).await;
     let digest = Digest::compute(Algorithm::Sha256, b"x").to_string();
     let artifact = artifact(&server.url("/a.tar.gz"), &digest);
-    let error = run(&artifact, false, &Limits::default())
-        .await
-        .expect_err("refused");
+    let error = run(&artifact, false, &Limits::default()).await.expect_err("refused");
     let outcome = error.outcome();
-    assert_eq!(
-        (outcome.reason, outcome.class),
-        ("StageFailed", Class::Terminal)
-    );
+    assert_eq!((outcome.reason, outcome.class), ("StageFailed", Class::Terminal));
     assert_eq!(
         outcome.message,
         format!(
@@ -133,12 +113,8 @@ async fn the_download_cap_is_inclusive_and_final() {
         ..Limits::default()
     };
     assert!(run(&artifact, true, &limits(size)).await.is_ok());
-    let error = run(&artifact, true, &limits(size - 1))
-        .await
-        .expect_err("too large");
-    assert!(
-        matches!(&error, Error::Fetch { error: Outbound::TooLarge { limit, .. }, .. } if *limit == size - 1)
-    );
+    let error = run(&artifact, true, &limits(size - 1)).await.expect_err("too large");
+    assert!(matches!(&error, Error::Fetch { error: Outbound::TooLarge { limit, .. }, .. } if *limit == size - 1));
     assert_eq!(error.outcome().class, Class::Terminal);
 }
 

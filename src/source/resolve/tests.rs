@@ -63,11 +63,7 @@ fn snippet(name: &str) -> Value {
     json!({"apiVersion": "jaas.metio.wtf/v1", "kind": "JsonnetSnippet", "name": name})
 }
 
-fn resolve(
-    reference: &Reference,
-    scope: Scope<'_>,
-    found: Result<&[&Value], ReadFailure>,
-) -> Result<Artifact, Error> {
+fn resolve(reference: &Reference, scope: Scope<'_>, found: Result<&[&Value], ReadFailure>) -> Result<Artifact, Error> {
     plan(reference, scope)?.judge(found)
 }
 
@@ -85,12 +81,7 @@ fn producer() -> Reference {
 
 #[rstest]
 #[case("", "", "source.toolkit.fluxcd.io/v1", "ExternalArtifact")]
-#[case(
-    "",
-    "ExternalArtifact",
-    "source.toolkit.fluxcd.io/v1",
-    "ExternalArtifact"
-)]
+#[case("", "ExternalArtifact", "source.toolkit.fluxcd.io/v1", "ExternalArtifact")]
 #[case(
     "source.toolkit.fluxcd.io/v1beta2",
     "ExternalArtifact",
@@ -111,12 +102,7 @@ fn producer() -> Reference {
     "source.toolkit.fluxcd.io/v1beta2",
     "Bucket"
 )]
-fn direct(
-    #[case] api_version: &str,
-    #[case] kind: &str,
-    #[case] read_version: &str,
-    #[case] read_kind: &str,
-) {
+fn direct(#[case] api_version: &str, #[case] kind: &str, #[case] read_version: &str, #[case] read_kind: &str) {
     let target = plan(&reference(api_version, kind, "web", ""), HERE).expect("a target");
     assert_eq!(
         target.lookup(),
@@ -137,28 +123,18 @@ fn direct(
 #[case("v1", "ConfigMap", "")]
 fn produced(#[case] api_version: &str, #[case] kind: &str, #[case] group: &str) {
     let target = plan(&reference(api_version, kind, "web", ""), HERE).expect("a target");
-    let Lookup::ExternalArtifacts {
-        namespace,
-        producer,
-    } = target.lookup()
-    else {
+    let Lookup::ExternalArtifacts { namespace, producer } = target.lookup() else {
         panic!("{target:?}");
     };
     assert_eq!(namespace, "apps");
-    assert_eq!(
-        (producer.group.as_str(), producer.kind.as_str()),
-        (group, kind)
-    );
+    assert_eq!((producer.group.as_str(), producer.kind.as_str()), (group, kind));
 }
 
 #[test]
 fn a_producer_needs_a_group() {
     let result = resolve(&reference("", "JsonnetSnippet", "web", ""), HERE, Ok(&[]));
     let found = outcome(result);
-    assert_eq!(
-        (found.reason, found.class),
-        ("InvalidSpec", Class::Terminal)
-    );
+    assert_eq!((found.reason, found.class), ("InvalidSpec", Class::Terminal));
     assert_eq!(
         found.message,
         "sourceRef JsonnetSnippet \"web\" has no apiVersion; set it, a producer is found by its API group"
@@ -187,9 +163,7 @@ fn a_ready_source_is_an_artifact() {
 #[test]
 fn a_revision_may_be_absent() {
     let mut object = source("web");
-    let artifact = object["status"]["artifact"]
-        .as_object_mut()
-        .expect("an object");
+    let artifact = object["status"]["artifact"].as_object_mut().expect("an object");
     for key in ["revision", "size", "lastUpdateTime"] {
         artifact.remove(key);
     }
@@ -203,21 +177,14 @@ fn a_revision_may_be_absent() {
 #[test]
 fn a_missing_object_is_not_found() {
     let found = outcome(resolve(&git(), HERE, Ok(&[])));
-    assert_eq!(
-        (found.reason, found.class),
-        ("ArtifactNotFound", Class::Transient)
-    );
+    assert_eq!((found.reason, found.class), ("ArtifactNotFound", Class::Transient));
     assert_eq!(found.operation, None);
     assert_eq!(
         found.message,
         "GitRepository \"apps/web\" not found; create it or correct sourceRef"
     );
     let default = outcome(resolve(&reference("", "", "web", ""), HERE, Ok(&[])));
-    assert!(
-        default
-            .message
-            .starts_with("ExternalArtifact \"apps/web\" not found")
-    );
+    assert!(default.message.starts_with("ExternalArtifact \"apps/web\" not found"));
 }
 
 #[test]
@@ -250,15 +217,8 @@ fn a_back_pointer_leads_to_the_artifact() {
 
 #[test]
 fn no_back_pointer_is_not_found() {
-    let found = outcome(resolve(
-        &producer(),
-        HERE,
-        Ok(&[&external("x", snippet("other"))]),
-    ));
-    assert_eq!(
-        (found.reason, found.class),
-        ("ArtifactNotFound", Class::Transient)
-    );
+    let found = outcome(resolve(&producer(), HERE, Ok(&[&external("x", snippet("other"))])));
+    assert_eq!((found.reason, found.class), ("ArtifactNotFound", Class::Transient));
     assert_eq!(
         found.message,
         "no ExternalArtifact in namespace \"apps\" points back at JsonnetSnippet \"apps/web\" of group \
@@ -270,10 +230,7 @@ fn no_back_pointer_is_not_found() {
 fn two_back_pointers_are_ambiguous() {
     let (a, b) = (external("b", snippet("web")), external("a", snippet("web")));
     let found = outcome(resolve(&producer(), HERE, Ok(&[&a, &b])));
-    assert_eq!(
-        (found.reason, found.class),
-        ("ResolveFailed", Class::Terminal)
-    );
+    assert_eq!((found.reason, found.class), ("ResolveFailed", Class::Terminal));
     assert_eq!(
         found.message,
         "ExternalArtifacts \"a\", \"b\" all point back at JsonnetSnippet \"apps/web\"; keep one, or reference an \
@@ -301,10 +258,7 @@ fn edited(pointer: &str, value: Value) -> Value {
 #[case(edited("/status/artifact/digest", json!(" ")), "it is Ready, but status.artifact.digest is empty")]
 fn not_usable_yet(#[case] object: Value, #[case] text: &str) {
     let found = outcome(resolve(&git(), HERE, Ok(&[&object])));
-    assert_eq!(
-        (found.reason, found.class),
-        ("SourceNotReady", Class::Transient)
-    );
+    assert_eq!((found.reason, found.class), ("SourceNotReady", Class::Transient));
     assert_eq!(
         found.message,
         format!("GitRepository \"apps/web\" is not ready: {text}")
@@ -317,10 +271,7 @@ fn a_suspended_source_keeps_serving_what_it_froze() {
     object["spec"]["suspend"] = json!(true);
     assert!(resolve(&git(), HERE, Ok(&[&object])).is_ok());
     object["status"]["conditions"][1]["status"] = json!("False");
-    assert_eq!(
-        outcome(resolve(&git(), HERE, Ok(&[&object]))).reason,
-        "SourceNotReady"
-    );
+    assert_eq!(outcome(resolve(&git(), HERE, Ok(&[&object]))).reason, "SourceNotReady");
 }
 
 #[test]
@@ -358,10 +309,7 @@ fn a_long_condition_message_is_cut() {
 #[case(ReadFailure::Other("timeout".to_owned()), "reading GitRepository \"apps/web\" failed: timeout")]
 fn a_failed_read(#[case] failure: ReadFailure, #[case] text: &str) {
     let found = outcome(resolve(&git(), HERE, Err(failure)));
-    assert_eq!(
-        (found.reason, found.class),
-        ("ResolveFailed", Class::Transient)
-    );
+    assert_eq!((found.reason, found.class), ("ResolveFailed", Class::Transient));
     assert_eq!(found.message, text);
 }
 
@@ -390,11 +338,7 @@ fn every_failure_in_another_namespace_reads_the_same() {
         resolve(&foreign, HERE, Ok(&[&broken])),
         resolve(&foreign, HERE, Ok(&[&stale])),
         resolve(&foreign, HERE, Ok(&[&bare])),
-        resolve(
-            &foreign,
-            HERE,
-            Err(ReadFailure::Forbidden("secret".to_owned())),
-        ),
+        resolve(&foreign, HERE, Err(ReadFailure::Forbidden("secret".to_owned()))),
         resolve(&foreign, HERE, Err(ReadFailure::NotServed)),
         resolve(&foreign, HERE, Err(ReadFailure::Other("secret".to_owned()))),
     ];
@@ -436,13 +380,11 @@ fn source_name() -> Box<ObjectName> {
 #[test]
 fn an_ambiguous_foreign_producer_is_concealed_too() {
     let foreign = reference("jaas.metio.wtf/v1", "JsonnetSnippet", "web", "infra");
-    let back = json!({"apiVersion": "jaas.metio.wtf/v1", "kind": "JsonnetSnippet", "name": "web", "namespace": "infra"});
+    let back =
+        json!({"apiVersion": "jaas.metio.wtf/v1", "kind": "JsonnetSnippet", "name": "web", "namespace": "infra"});
     let (a, b) = (external("a", back.clone()), external("b", back));
     let found = outcome(resolve(&foreign, HERE, Ok(&[&a, &b])));
-    assert_eq!(
-        (found.reason, found.class),
-        ("ResolveFailed", Class::Transient)
-    );
+    assert_eq!((found.reason, found.class), ("ResolveFailed", Class::Transient));
     assert!(
         found
             .message
@@ -455,10 +397,7 @@ fn an_ambiguous_foreign_producer_is_concealed_too() {
 fn the_flag_refuses_another_namespace_before_any_read() {
     let foreign = reference("", "GitRepository", "web", "infra");
     let found = plan(&foreign, ISOLATED).expect_err("refused").outcome();
-    assert_eq!(
-        (found.reason, found.class),
-        ("ResolveFailed", Class::Terminal)
-    );
+    assert_eq!((found.reason, found.class), ("ResolveFailed", Class::Terminal));
     assert_eq!(found.message, CONCEALED);
     for own in ["apps", ""] {
         let target = plan(&reference("", "GitRepository", "web", own), ISOLATED).expect("allowed");
@@ -470,9 +409,7 @@ fn the_flag_refuses_another_namespace_before_any_read() {
 fn an_own_failure_is_not_concealed() {
     let explicit = reference("", "GitRepository", "web", "apps");
     let target = plan(&explicit, HERE).expect("a target");
-    let error = Error::Interrupted {
-        object: source_name(),
-    };
+    let error = Error::Interrupted { object: source_name() };
     assert_eq!(target.conceal(error.clone()), error);
 }
 
@@ -480,22 +417,11 @@ fn an_own_failure_is_not_concealed() {
 fn keys_meet_where_events_and_references_should() {
     let object = source("web");
     assert_eq!(SourceKey::of_object(&object), Some(git().key("apps")));
-    let old = reference(
-        "source.toolkit.fluxcd.io/v1beta2",
-        "GitRepository",
-        "web",
-        "apps",
-    );
+    let old = reference("source.toolkit.fluxcd.io/v1beta2", "GitRepository", "web", "apps");
     assert_eq!(old.key("other"), git().key("apps"));
     let artifact = external("rendered", snippet("web"));
-    assert_eq!(
-        SourceKey::back_pointer(&artifact),
-        Some(producer().key("apps"))
-    );
-    assert_ne!(
-        SourceKey::back_pointer(&artifact),
-        Some(producer().key("other"))
-    );
+    assert_eq!(SourceKey::back_pointer(&artifact), Some(producer().key("apps")));
+    assert_ne!(SourceKey::back_pointer(&artifact), Some(producer().key("other")));
     assert_eq!(SourceKey::back_pointer(&object), None);
 }
 
@@ -513,10 +439,6 @@ fn a_heartbeat_changes_no_signal() {
         ("/status/conditions/1/status", json!("False")),
         ("/metadata/generation", json!(3)),
     ] {
-        assert_ne!(
-            Signal::of(&object),
-            Signal::of(&edited(pointer, value)),
-            "{pointer}"
-        );
+        assert_ne!(Signal::of(&object), Signal::of(&edited(pointer, value)), "{pointer}");
     }
 }

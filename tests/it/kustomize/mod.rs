@@ -1,0 +1,6 @@
+//! The kustomize engine against the real program, file for file.
+
+mod fixtures;
+mod generator;
+mod random;
+mod reference;

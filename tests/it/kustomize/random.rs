@@ -1,0 +1,40 @@
+//! Random bases, overlays and patches: both programs must agree on all of them.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::generator::case;
+use super::reference::{Files, compare};
+
+/// Cases of an ordinary run; `PROPTEST_CASES` sets another number.
+const CASES: u32 = 200;
+
+#[test]
+fn random_overlays_build_to_the_same_objects() {
+    let cases = std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(CASES);
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 300,
+        ..Config::default()
+    };
+    let mut runner = TestRunner::new(config);
+    let entropy = prop::collection::vec(any::<u8>(), 0..600);
+    let result = runner.run(&entropy, |bytes| {
+        let files = case(&bytes);
+        compare(&files, "overlay").map_err(|difference| TestCaseError::fail(format!("{difference}\n{}", shown(&files))))
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+fn shown(files: &Files) -> String {
+    files
+        .iter()
+        .map(|(path, content)| format!("--- {path}\n{}\n", String::from_utf8_lossy(content)))
+        .collect()
+}
