@@ -6,6 +6,7 @@ mod control;
 mod crash;
 mod endpoints;
 mod faults;
+mod figures;
 mod harness;
 mod leader;
 mod notifications;
