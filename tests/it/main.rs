@@ -4,6 +4,7 @@ mod support;
 
 mod control;
 mod crash;
+mod docs;
 mod endpoints;
 mod faults;
 mod figures;
