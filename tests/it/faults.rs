@@ -66,7 +66,7 @@ async fn end_state(world: &World, set: usize, handle: &StageSet<'_>) {
     let name = format!("a-{set}");
     assert_eq!(
         world.applied(&objects::configmaps(), &handle.name).await,
-        [name.clone()],
+        std::slice::from_ref(&name),
         "\n{}",
         world.report().await
     );

@@ -4,8 +4,10 @@ mod support;
 
 mod control;
 mod crash;
+mod docs;
 mod endpoints;
 mod faults;
+mod figures;
 mod harness;
 mod kustomize;
 mod leader;

@@ -66,7 +66,7 @@ impl Controller {
             .append(true)
             .open(&self.log)
             .expect("the controller's log file");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stageset-controller"));
+        let mut command = Command::new(binary());
         command
             .arg(format!("--health-probe-bind-address=127.0.0.1:{}", self.health))
             .arg(format!("--metrics-bind-address=127.0.0.1:{}", self.metrics))
@@ -225,6 +225,14 @@ impl Drop for Controller {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The controller of this build, or the one `STAGESET_CONTROLLER` names: benchmarks measure a release build.
+pub fn binary() -> PathBuf {
+    std::env::var_os("STAGESET_CONTROLLER").map_or_else(
+        || PathBuf::from(env!("CARGO_BIN_EXE_stageset-controller")),
+        PathBuf::from,
+    )
 }
 
 /// Sums samples of the Prometheus text format.

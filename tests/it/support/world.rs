@@ -303,7 +303,7 @@ impl Builder {
     }
 
     /// The controller acts as `system:masters`.
-    pub fn as_admin(mut self) -> Self {
+    pub fn with_admin_rights(mut self) -> Self {
         self.identity = Identity::Admin;
         self
     }

@@ -63,7 +63,7 @@ struct KillPoint {
 }
 
 /// What to do with the request that has just arrived.
-pub(self) struct Plan {
+struct Plan {
     index: usize,
     delay: Duration,
     verdict: Verdict,
