@@ -19,6 +19,7 @@ mod steady;
 mod target;
 mod teardown;
 mod treatment;
+mod variables;
 mod verify;
 
 use std::sync::Arc;

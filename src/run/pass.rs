@@ -12,7 +12,8 @@ use super::gates::Windowed;
 use super::notify::Notice;
 use super::judge::Judge;
 use super::outcome::{End, Failure, Missing, Remedy, Stop, Wake};
-use super::{pin, render, status, verify};
+use super::variables::Variables;
+use super::{pin, status, verify};
 use crate::api::names::{FINALIZER, annotation};
 use crate::api::{Reason, RunStatus, Stage, StagePhase, StageSet, StageSetStatus, StageStatus, Step};
 use crate::cluster::watch::{Owner, WatchKey};
@@ -43,6 +44,8 @@ pub struct Pass<'a> {
     pub(super) artifacts: Vec<Artifact>,
     /// The cluster objects are applied to.
     pub(super) target: super::target::Aim,
+    /// Each stage's variables, or why they cannot be resolved yet.
+    pub(super) variables: Vec<Result<Variables, Failure>>,
     pub(super) requested: bool,
     /// Something newer than the unfinished run waits.
     pub(super) outdated: bool,
@@ -75,6 +78,7 @@ impl<'a> Pass<'a> {
             memory,
             artifacts: Vec::new(),
             target: super::target::Aim::local(ctx),
+            variables: Vec::new(),
             requested: false,
             outdated: false,
             holding: false,
@@ -127,6 +131,7 @@ impl<'a> Pass<'a> {
             return Ok(end);
         }
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
+        self.resolve_variables().await;
         match self.restore_records().await {
             Ok(restored) => self.prune_deferred = restored,
             Err((at, failure)) => return self.failed(at, failure),
@@ -353,8 +358,8 @@ impl<'a> Pass<'a> {
         });
         self.artifacts = offered;
         self.memory.changed_at = None;
-        for (at, stage) in spec.stages.iter().enumerate() {
-            let inputs = render::inputs_digest(&self.artifacts[at], &spec, stage);
+        for at in 0..spec.stages.len() {
+            let inputs = self.inputs(at);
             let done = !fresh && self.is_done(at, &inputs);
             let entry = &mut self.status.stages[at];
             entry.message = None;
@@ -387,8 +392,8 @@ impl<'a> Pass<'a> {
         let spec = &self.set.spec;
         self.status.observed_generation == self.set.metadata.generation
             && !self.status.last_applied_revisions.is_empty()
-            && spec.stages.iter().enumerate().all(|(at, stage)| {
-                let inputs = render::inputs_digest(&self.artifacts[at], spec, stage);
+            && (0..spec.stages.len()).all(|at| {
+                let inputs = self.inputs(at);
                 self.is_done(at, &inputs) || (self.is_deployed(at, &inputs) && self.is_unhealthy(at))
             })
     }

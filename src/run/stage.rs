@@ -43,9 +43,15 @@ impl Pass<'_> {
             return self.end_verify(&spec).await;
         }
         for (at, stage) in spec.stages.iter().enumerate() {
-            let inputs = render::inputs_digest(&self.artifacts[at], &spec, stage);
+            if self.variables[at].is_err() {
+                self.variables[at] = self.variables_of(stage).await;
+            }
+            let inputs = self.inputs(at);
             if self.is_done(at, &inputs) {
                 continue;
+            }
+            if let Err(failure) = self.variables[at].clone() {
+                return self.failed(at, failure);
             }
             match self.stage(at, stage, inputs).await? {
                 Flow::Ready => {}
@@ -125,10 +131,24 @@ impl Pass<'_> {
         self.write(&Situation::Unfinished { message }).await
     }
 
+    /// Digest over what the stage is to apply.
+    pub(super) fn inputs(&self, at: usize) -> String {
+        let variables = self.variables.get(at).and_then(|v| v.as_ref().ok());
+        // Unresolved variables never equal any that were.
+        let digest = variables.map_or("unresolved", |v| v.digest.as_str());
+        render::inputs_digest(&self.artifacts[at], &self.set.spec, &self.set.spec.stages[at], digest)
+    }
+
+    /// Fetches and builds a stage with its variables.
+    pub(super) async fn render(&self, at: usize, stage: &Stage, tenant: &Tenant) -> Result<Rendered, Failure> {
+        let variables = self.variables[at].clone()?.values;
+        render::stage(self.ctx, self.owner, stage, &self.artifacts[at], variables, tenant).await
+    }
+
     /// Renders, records and applies. `Some` names definitions that are not in force yet.
     async fn apply_objects(&mut self, at: usize, stage: &Stage, tenant: &Tenant, inputs: String) -> Result<Option<String>, Failure> {
         let judge = Judge::of(stage, &self.owner.namespace)?;
-        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await?;
+        let rendered = self.render(at, stage, tenant).await?;
         self.refuse_duplicates(at, &rendered).await?;
         self.tell_build(at, stage, &rendered);
         self.record(at, stage, &rendered).await?;
@@ -209,7 +229,7 @@ impl Pass<'_> {
             return Ok(memory.map(|m| m.objects.keys().cloned().collect()).unwrap_or_default());
         }
         let tenant = self.tenant(stage);
-        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], &tenant).await?;
+        let rendered = self.render(at, stage, &tenant).await?;
         Ok(rendered.ids)
     }
 
@@ -259,7 +279,7 @@ impl Pass<'_> {
     /// After a restart, or for objects nobody here has seen: what the stage awaits is built again, and judged anew.
     async fn relearn(&mut self, at: usize, stage: &Stage) -> Result<(), Failure> {
         let tenant = self.tenant(stage);
-        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], &tenant).await?;
+        let rendered = self.render(at, stage, &tenant).await?;
         let changed_at = self.status.stages[at].step_started_at.as_ref().map_or_else(Timestamp::now, |t| t.0);
         let objects = rendered
             .objects

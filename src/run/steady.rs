@@ -146,7 +146,7 @@ impl Pass<'_> {
             self.note_clean(memory, &look);
             return Ok(look);
         }
-        let rendered = match render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await {
+        let rendered = match self.render(at, stage, tenant).await {
             Err(failure) if self.holding && failure.operation == "fetch artifact" => {
                 self.drift_waits(stage, &failure);
                 return self.observer(tenant, &judge, self.watched_mode()).look(&mut memory.objects, needed, None).await;
