@@ -108,10 +108,18 @@ async fn objects_go_to_the_cluster_of_the_kubeconfig_and_leave_it_again() {
     let app = remote("app", "far").apply(&world).await;
     app.until_ready().await;
     assert_eq!(maps(&far, &world.namespace).await, names(&["a", "b"]));
-    assert_eq!(maps(&world.cluster, &world.namespace).await, names(&[]), "nothing is applied locally");
+    assert_eq!(
+        maps(&world.cluster, &world.namespace).await,
+        names(&[]),
+        "nothing is applied locally"
+    );
     let shards = world
         .cluster
-        .list(&objects::inventories(), &world.namespace, "stages.metio.wtf/stage-set=app")
+        .list(
+            &objects::inventories(),
+            &world.namespace,
+            "stages.metio.wtf/stage-set=app",
+        )
         .await;
     assert_eq!(shards[0]["spec"]["target"]["clusterID"], cluster_id(&far).await);
     assert_eq!(shards[0]["spec"]["target"]["kubeConfig"]["secretRef"]["name"], "far");
@@ -131,13 +139,39 @@ async fn drift_and_readiness_are_noticed_there() {
     furnish(&far, &world.namespace).await;
     secret(&world, "far", "value", &admin(&far)).await;
     let text = objects::deployment("web", "img", 1);
-    let pending = text.replace("        labels:\n", "        annotations: { testenv.metio.wtf/pod: late, testenv.metio.wtf/delay: 2s }\n        labels:\n");
-    assert_ne!(text, pending);
-    world.publish("app", &[("web.yaml", &pending)]).await;
+    let late = text.replace(
+        "    metadata:\n      labels:\n",
+        "    metadata:\n      annotations: { testenv.metio.wtf/pod: late, testenv.metio.wtf/delay: 3s }\n      labels:\n",
+    );
+    assert_ne!(text, late);
+    world.publish("app", &[("web.yaml", &late)]).await;
     let app = remote("app", "far").apply(&world).await;
     app.until_ready().await;
     let live = far.must_get(&objects::deployments(), &world.namespace, "web").await;
     assert_eq!(live["status"]["availableReplicas"], 1);
+    let available = live["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|c| c["type"] == "Available");
+    let available: jiff::Timestamp = available
+        .and_then(|c| c["lastTransitionTime"].as_str()?.parse().ok())
+        .expect("available");
+    let status = app.status().await;
+    let ready = crate::support::stageset::condition_of(&status, "Ready")
+        .and_then(|c| c["lastTransitionTime"].as_str()?.parse().ok());
+    let ready: jiff::Timestamp = ready.expect("ready");
+    // The net under the watches is 30 s wide.
+    assert!(
+        ready.duration_since(available) < jiff::SignedDuration::from_secs(5),
+        "{available} {ready}"
+    );
+    far.delete(&objects::deployments(), &world.namespace, "web").await;
+    app.request().await;
+    far.until(&objects::deployments(), &world.namespace, "web", "there again", |d| {
+        d["metadata"]["deletionTimestamp"].is_null()
+    })
+    .await;
 }
 
 /// The identity on the other cluster is the account there, on top of the kubeconfig's own.
@@ -147,7 +181,10 @@ async fn the_account_is_impersonated_there() {
     let far = far().await;
     // The namespace is there, but the account may do nothing.
     far.apply_yaml(
-        &format!("apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {} }}\n", world.namespace),
+        &format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {} }}\n",
+            world.namespace
+        ),
         "",
     )
     .await;
@@ -171,14 +208,26 @@ async fn a_secret_the_account_may_not_read_is_not_used() {
     secret(&world, "far", "value", &admin(&far)).await;
     world
         .cluster
-        .apply_yaml("apiVersion: v1\nkind: ServiceAccount\nmetadata: { name: weak }\n", &world.namespace)
+        .apply_yaml(
+            "apiVersion: v1\nkind: ServiceAccount\nmetadata: { name: weak }\n",
+            &world.namespace,
+        )
         .await;
     publish(&world, "app", &["a"]).await;
     let mark = world.proxy.mark();
-    let app = remote("app", "far").set("serviceAccountName", json!("weak")).apply(&world).await;
+    let app = remote("app", "far")
+        .set("serviceAccountName", json!("weak"))
+        .apply(&world)
+        .await;
     let message = until_message(&app, "may not read Secret").await;
-    assert!(message.contains("connect to target cluster") && message.contains("/weak "), "{message}");
-    let read = world.proxy.since(mark).matching(&Match::any().verb(Verb::Get).resource("secrets"));
+    assert!(
+        message.contains("connect to target cluster") && message.contains("/weak "),
+        "{message}"
+    );
+    let read = world
+        .proxy
+        .since(mark)
+        .matching(&Match::any().verb(Verb::Get).resource("secrets"));
     assert!(read.is_empty(), "the Secret was read all the same:\n{}", read.lines());
     assert_eq!(maps(&far, &world.namespace).await, names(&[]));
     // A stage's own account is held to the same.
@@ -211,7 +260,10 @@ async fn what_is_missing_is_named_and_the_local_cluster_is_never_a_substitute() 
     publish(&world, "app", &["a"]).await;
     let app = remote("app", "far").apply(&world).await;
     let message = until_message(&app, "does not exist").await;
-    assert!(message.contains(&format!("Secret {}/far", world.namespace)), "{message}");
+    assert!(
+        message.contains(&format!("Secret {}/far", world.namespace)),
+        "{message}"
+    );
     secret(&world, "far", "other", &admin(&far)).await;
     until_message(&app, "is missing or empty").await;
     secret(&world, "far", "value", &json!("hunter2")).await;
@@ -220,7 +272,11 @@ async fn what_is_missing_is_named_and_the_local_cluster_is_never_a_substitute() 
     secret(&world, "far", "value", &kubeconfig(&far, "hunter2")).await;
     let message = until_message(&app, "401").await;
     assert!(!message.contains("hunter2"), "{message}");
-    assert_eq!(maps(&world.cluster, &world.namespace).await, names(&[]), "applied locally");
+    assert_eq!(
+        maps(&world.cluster, &world.namespace).await,
+        names(&[]),
+        "applied locally"
+    );
     secret(&world, "far", "value", &admin(&far)).await;
     app.until_ready().await;
     assert_eq!(maps(&far, &world.namespace).await, names(&["a"]));
@@ -242,22 +298,58 @@ fn attacks(far: &Cluster, listener: &str) -> Vec<(&'static str, Value)> {
     let exec = json!({ "apiVersion": "client.authentication.k8s.io/v1", "command": "touch", "args": ["/tmp/stageset-it-pwned"] });
     vec![
         ("users[0].user.exec", user("exec", exec)),
-        ("users[0].user.auth-provider", user("auth-provider", json!({ "name": "gcp", "config": { "cmd-path": "/bin/touch" } }))),
+        (
+            "users[0].user.auth-provider",
+            user(
+                "auth-provider",
+                json!({ "name": "gcp", "config": { "cmd-path": "/bin/touch" } }),
+            ),
+        ),
         ("users[0].user.tokenFile", user("tokenFile", json!("/etc/hostname"))),
-        ("users[0].user.client-certificate", user("client-certificate", json!("/etc/hostname"))),
+        (
+            "users[0].user.client-certificate",
+            user("client-certificate", json!("/etc/hostname")),
+        ),
         ("users[0].user.client-key", user("client-key", json!("/etc/hostname"))),
-        ("clusters[0].cluster.certificate-authority", server("certificate-authority", json!("/etc/hostname"))),
-        ("clusters[0].cluster.insecure-skip-tls-verify", server("insecure-skip-tls-verify", json!(true))),
-        ("clusters[0].cluster.proxy-url", server("proxy-url", json!(format!("http://{listener}")))),
+        (
+            "clusters[0].cluster.certificate-authority",
+            server("certificate-authority", json!("/etc/hostname")),
+        ),
+        (
+            "clusters[0].cluster.insecure-skip-tls-verify",
+            server("insecure-skip-tls-verify", json!(true)),
+        ),
+        (
+            "clusters[0].cluster.proxy-url",
+            server("proxy-url", json!(format!("http://{listener}"))),
+        ),
         ("users[0].user.as", user("as", json!("system:admin"))),
         ("users[0].user.as-groups", user("as-groups", json!(["system:masters"]))),
         ("users[0].user.as-uid", user("as-uid", json!("0"))),
-        ("users[0].user.as-user-extra", user("as-user-extra", json!({ "a": ["b"] }))),
-        ("users[0].user.token", user("token", json!("x\r\nImpersonate-User: system:admin"))),
-        ("clusters[0].cluster.server", server("server", json!("https://169.254.169.254"))),
-        ("clusters[0].cluster.server", server("server", json!("https://[fe80::1]:6443"))),
-        ("clusters[0].cluster.server", server("server", json!("https://2852039166"))),
-        ("clusters[0].cluster.server", server("server", json!("http://198.51.100.1"))),
+        (
+            "users[0].user.as-user-extra",
+            user("as-user-extra", json!({ "a": ["b"] })),
+        ),
+        (
+            "users[0].user.token",
+            user("token", json!("x\r\nImpersonate-User: system:admin")),
+        ),
+        (
+            "clusters[0].cluster.server",
+            server("server", json!("https://169.254.169.254")),
+        ),
+        (
+            "clusters[0].cluster.server",
+            server("server", json!("https://[fe80::1]:6443")),
+        ),
+        (
+            "clusters[0].cluster.server",
+            server("server", json!("https://2852039166")),
+        ),
+        (
+            "clusters[0].cluster.server",
+            server("server", json!("http://198.51.100.1")),
+        ),
     ]
 }
 
@@ -281,12 +373,18 @@ async fn hostile_kubeconfigs_get_nowhere() {
     for (at, (field, _)) in attacks.iter().enumerate() {
         let set = StageSet::named(&world, &format!("app{at}")).await;
         let message = until_message(&set, field).await;
-        assert!(message.contains(&format!("Secret {}/s{at}", world.namespace)), "{message}");
+        assert!(
+            message.contains(&format!("Secret {}/s{at}", world.namespace)),
+            "{message}"
+        );
         for value in [token, "system:admin", "169.254", "pwned", "/etc/hostname", &address] {
             assert!(!message.contains(value), "{message} tells {value}");
         }
     }
-    assert!(!std::path::Path::new("/tmp/stageset-it-pwned").exists(), "a program was run");
+    assert!(
+        !std::path::Path::new("/tmp/stageset-it-pwned").exists(),
+        "a program was run"
+    );
     let connected = tokio::time::timeout(Duration::from_millis(200), listener.accept()).await;
     assert!(connected.is_err(), "the proxy was used");
     assert_eq!(maps(&far, &world.namespace).await, names(&[]));
@@ -296,15 +394,23 @@ async fn hostile_kubeconfigs_get_nowhere() {
 /// As in production, loopback is refused: also behind a name that resolves to it.
 #[tokio::test(flavor = "multi_thread")]
 async fn loopback_is_refused_where_nobody_asked_for_it() {
-    let world = World::builder("remote-guard").guarded().without_controller().start().await;
+    let world = World::builder("remote-guard")
+        .guarded()
+        .without_controller()
+        .start()
+        .await;
     let far = far().await;
     let local = stageset::cluster::Cluster::connect(client_config(&world).await).expect("a client");
     let clusters = stageset::cluster::Clusters::new(local, false);
-    for (server, part) in [(far.server().to_owned(), "loopback"), ("https://localhost:6443".to_owned(), "own machine")] {
+    for (server, part) in [
+        (far.server().to_owned(), "loopback"),
+        ("https://localhost:6443".to_owned(), "own machine"),
+    ] {
         let mut config = admin(&far);
         config["clusters"][0]["cluster"]["server"] = json!(server);
         secret(&world, "far", "value", &config).await;
-        let reference: stageset::api::KubeConfig = serde_json::from_value(json!({ "secretRef": { "name": "far" } })).expect("a reference");
+        let reference: stageset::api::KubeConfig =
+            serde_json::from_value(json!({ "secretRef": { "name": "far" } })).expect("a reference");
         let Err(error) = clusters.target(&world.namespace, &reference, None).await else {
             panic!("{server} was contacted")
         };
@@ -314,7 +420,8 @@ async fn loopback_is_refused_where_nobody_asked_for_it() {
 }
 
 async fn client_config(world: &World) -> kube::Config {
-    let kubeconfig = kube::config::Kubeconfig::read_from(world.cluster.plane.kubeconfig()).expect("the admin kubeconfig");
+    let kubeconfig =
+        kube::config::Kubeconfig::read_from(world.cluster.plane.kubeconfig()).expect("the admin kubeconfig");
     kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
         .await
         .expect("a configuration")
@@ -336,12 +443,20 @@ async fn a_name_is_judged_by_the_address_that_is_dialled() {
     let local = stageset::cluster::Cluster::connect(client_config(&world).await).expect("a client");
     let clusters = stageset::cluster::Clusters::with_resolver(local, true, std::sync::Arc::new(Rebinding(0.into())));
     let mut config = admin(&far);
-    let port = far.server().rsplit_once(':').map(|(_, port)| port.trim_end_matches('/').to_owned()).expect("a port");
+    let port = far
+        .server()
+        .rsplit_once(':')
+        .map(|(_, port)| port.trim_end_matches('/').to_owned())
+        .expect("a port");
     config["clusters"][0]["cluster"]["server"] = json!(format!("https://rebind.example.com:{port}"));
     config["clusters"][0]["cluster"]["tls-server-name"] = json!("localhost");
     secret(&world, "far", "value", &config).await;
-    let reference: stageset::api::KubeConfig = serde_json::from_value(json!({ "secretRef": { "name": "far" } })).expect("a reference");
-    let target = clusters.target(&world.namespace, &reference, None).await.expect("the first address is fine");
+    let reference: stageset::api::KubeConfig =
+        serde_json::from_value(json!({ "secretRef": { "name": "far" } })).expect("a reference");
+    let target = clusters
+        .target(&world.namespace, &reference, None)
+        .await
+        .expect("the first address is fine");
     // Ten at once need more than the one connection that is open.
     let namespace = stageset::cluster::Target {
         api_version: "v1".into(),
@@ -351,7 +466,11 @@ async fn a_name_is_judged_by_the_address_that_is_dialled() {
     };
     let tenant = target.tenant(stageset::cluster::Identity::Controller);
     let answers = futures::future::join_all((0..10).map(|_| tenant.get(&namespace))).await;
-    let refused: Vec<String> = answers.into_iter().filter_map(Result::err).map(|e| e.to_string()).collect();
+    let refused: Vec<String> = answers
+        .into_iter()
+        .filter_map(Result::err)
+        .map(|e| e.to_string())
+        .collect();
     assert!(!refused.is_empty(), "no further connection was needed");
     assert!(refused.iter().all(|e| e.contains("link-local")), "{refused:?}");
 }
@@ -377,16 +496,29 @@ async fn another_cluster_behind_the_reference_is_not_pruned_unasked() {
     world.cluster.apply_yaml(&twin, &world.namespace).await;
     secret(&world, "target", "value", &admin(&world.cluster)).await;
     let revision = publish(&world, "app", &["a"]).await;
-    let status = app.until_reason("PruneHeld").await;
-    let message = crate::support::stageset::condition_of(&status, "Ready").expect("Ready")["message"].to_string();
-    for part in [cluster_id(&far).await, cluster_id(&world.cluster).await, "Secret target".to_owned(), revision.clone()] {
+    app.until_reason("PruneHeld").await;
+    let message = app.message().await;
+    for part in [
+        cluster_id(&far).await,
+        cluster_id(&world.cluster).await,
+        "Secret target".to_owned(),
+        revision.clone(),
+    ] {
         assert!(message.contains(&part), "{message} does not name {part}");
     }
-    assert_eq!(maps(&world.cluster, &world.namespace).await, names(&["a", "b"]), "applied, not pruned");
+    assert_eq!(
+        maps(&world.cluster, &world.namespace).await,
+        names(&["a", "b"]),
+        "applied, not pruned"
+    );
     app.annotate("stages.metio.wtf/confirm-prune", Some(&revision)).await;
     app.until_rolled_out("web", &revision).await;
     assert_eq!(maps(&world.cluster, &world.namespace).await, names(&["a"]));
-    assert_eq!(maps(&far, &world.namespace).await, names(&["a", "b"]), "the cluster that is gone is left alone");
+    assert_eq!(
+        maps(&far, &world.namespace).await,
+        names(&["a", "b"]),
+        "the cluster that is gone is left alone"
+    );
 }
 
 /// A StageSet that moves to another cluster leaves nothing behind on the first, once it is in place on the second.
@@ -400,16 +532,25 @@ async fn a_stageset_moves_from_cluster_to_cluster() {
     let mut app = stageset("app").stage(stage("web", "app")).apply(&world).await;
     app.until_ready().await;
     assert_eq!(maps(&world.cluster, &world.namespace).await, names(&["a"]));
-    app.patch_spec(json!({ "kubeConfig": { "secretRef": { "name": "far" } } })).await;
+    app.patch_spec(json!({ "kubeConfig": { "secretRef": { "name": "far" } } }))
+        .await;
     app.until_ready().await;
     assert_eq!(maps(&far, &world.namespace).await, names(&["a"]));
-    assert_eq!(maps(&world.cluster, &world.namespace).await, names(&[]), "left behind locally");
+    assert_eq!(
+        maps(&world.cluster, &world.namespace).await,
+        names(&[]),
+        "left behind locally"
+    );
     let stages: Vec<String> = app.inventory().await.into_keys().collect();
     assert_eq!(stages, ["web"]);
     app.patch_spec(json!({ "kubeConfig": null })).await;
     app.until_ready().await;
     assert_eq!(maps(&world.cluster, &world.namespace).await, names(&["a"]));
-    assert_eq!(maps(&far, &world.namespace).await, names(&[]), "left behind on the other cluster");
+    assert_eq!(
+        maps(&far, &world.namespace).await,
+        names(&[]),
+        "left behind on the other cluster"
+    );
 }
 
 /// A rotated Secret is taken without a restart, and its old credentials are not used any more.
@@ -447,7 +588,11 @@ async fn a_teardown_waits_for_its_cluster() {
     app.until_gone().await;
     let gone = look(Duration::from_secs(5), || async {
         let left = maps(&far, &world.namespace).await;
-        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left:?}"))
+        }
     });
     gone.await.expect("torn down there");
 }

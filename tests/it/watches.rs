@@ -16,7 +16,8 @@ use crate::support::{World, look, objects};
 const WATCHES: usize = 300;
 
 async fn admin(world: &World) -> Arc<Cluster> {
-    let kubeconfig = kube::config::Kubeconfig::read_from(world.cluster.plane.kubeconfig()).expect("the admin kubeconfig");
+    let kubeconfig =
+        kube::config::Kubeconfig::read_from(world.cluster.plane.kubeconfig()).expect("the admin kubeconfig");
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
         .await
         .expect("a configuration");
@@ -91,7 +92,11 @@ impl One {
     async fn until(&self, wanted: &Coverage) {
         let seen = look(Duration::from_secs(45), || async {
             let coverage = self.coverage().await;
-            if std::mem::discriminant(&coverage) == std::mem::discriminant(wanted) { Ok(()) } else { Err(format!("{coverage:?}")) }
+            if std::mem::discriminant(&coverage) == std::mem::discriminant(wanted) {
+                Ok(())
+            } else {
+                Err(format!("{coverage:?}"))
+            }
         });
         seen.await.unwrap_or_else(|seen| panic!("not {wanted:?}: {seen}"));
     }
@@ -111,19 +116,28 @@ fn connections(port: u16) -> usize {
     let mut inodes = BTreeSet::new();
     for entry in std::fs::read_dir("/proc/self/fd").expect("open files").flatten() {
         let link = std::fs::read_link(entry.path()).unwrap_or_default();
-        if let Some(inode) = link.to_str().and_then(|l| l.strip_prefix("socket:[")?.strip_suffix(']')) {
+        if let Some(inode) = link
+            .to_str()
+            .and_then(|l| l.strip_prefix("socket:[")?.strip_suffix(']'))
+        {
             inodes.insert(inode.to_owned());
         }
     }
     let table = std::fs::read_to_string("/proc/self/net/tcp").expect("the table of connections");
     let remote = format!(":{port:04X}");
     let lines = table.lines().skip(1).map(|l| l.split_whitespace().collect::<Vec<_>>());
-    lines.filter(|f| f[2].ends_with(&remote) && f[3] == "01" && inodes.contains(f[9])).count()
+    lines
+        .filter(|f| f[2].ends_with(&remote) && f[3] == "01" && inodes.contains(f[9]))
+        .count()
 }
 
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").expect("the memory");
-    let pages: usize = status.split_whitespace().nth(1).and_then(|p| p.parse().ok()).expect("a number");
+    let pages: usize = status
+        .split_whitespace()
+        .nth(1)
+        .and_then(|p| p.parse().ok())
+        .expect("a number");
     pages * 4096
 }
 
@@ -132,7 +146,13 @@ fn resident_bytes() -> usize {
 async fn hundreds_of_watches_share_a_few_connections() {
     let world = World::builder("watches").without_controller().alone().start().await;
     let cluster = admin(&world).await;
-    let port = world.cluster.server().trim_end_matches('/').rsplit_once(':').and_then(|(_, p)| p.parse().ok()).expect("a port");
+    let port = world
+        .cluster
+        .server()
+        .trim_end_matches('/')
+        .rsplit_once(':')
+        .and_then(|(_, p)| p.parse().ok())
+        .expect("a port");
     let (wake, mut woken) = unbounded_channel();
     let hub = Hub::new(wake, WATCHES);
     let tenant = cluster.tenant(Identity::Controller);
@@ -143,8 +163,15 @@ async fn hundreds_of_watches_share_a_few_connections() {
         .collect();
     let owner = owner(&world.namespace);
     let all_live = look(Duration::from_secs(60), || async {
-        let live = keys.iter().filter(|key| hub.watch(key, &served, &tenant, &owner) == Coverage::Live).count();
-        if live == WATCHES { Ok(()) } else { Err(format!("{live} of {WATCHES}")) }
+        let live = keys
+            .iter()
+            .filter(|key| hub.watch(key, &served, &tenant, &owner) == Coverage::Live)
+            .count();
+        if live == WATCHES {
+            Ok(())
+        } else {
+            Err(format!("{live} of {WATCHES}"))
+        }
     });
     all_live.await.expect("every watch is live");
     // A watch is live once it is listed; give every stream the time to open.
@@ -158,8 +185,21 @@ async fn hundreds_of_watches_share_a_few_connections() {
     let target = map(&world.namespace, "m250");
     world.cluster.apply(&labelled(&target, "1"), &world.namespace).await;
     let told = tokio::time::timeout(Duration::from_secs(5), woken.recv()).await;
-    assert_eq!(told.ok().flatten(), Some(owner.clone()), "the last connection tells, too");
-    assert_eq!(hub.watch(&WatchKey::of("", tenant.identity(), &target, true), &served, &tenant, &owner), Coverage::None, "the cap");
+    assert_eq!(
+        told.ok().flatten(),
+        Some(owner.clone()),
+        "the last connection tells, too"
+    );
+    assert_eq!(
+        hub.watch(
+            &WatchKey::of("", tenant.identity(), &target, true),
+            &served,
+            &tenant,
+            &owner
+        ),
+        Coverage::None,
+        "the cap"
+    );
     hub.keep_only(&owner, &Default::default());
     assert!(hub.is_empty());
 }
@@ -174,15 +214,29 @@ async fn changes_wake_and_what_is_unchanged_is_known() {
     one.forget_wakes();
     let created = tenant.create(&labelled(&target, "1"), "it").await.expect("created");
     one.wake("created").await;
-    let (uid, version) = (stageset::cluster::uid(&created).to_owned(), stageset::cluster::resource_version(&created).parse().expect("a number"));
+    let (uid, version) = (
+        stageset::cluster::uid(&created).to_owned(),
+        stageset::cluster::resource_version(&created).parse().expect("a number"),
+    );
     assert_eq!(one.hub.knows(&one.key, "a", &uid, version), Knowledge::Unchanged);
-    let changed = world.cluster.patch(&objects::configmaps(), &world.namespace, "a", json!({ "data": { "value": "2" } })).await;
+    let changed = world
+        .cluster
+        .patch(
+            &objects::configmaps(),
+            &world.namespace,
+            "a",
+            json!({ "data": { "value": "2" } }),
+        )
+        .await;
     one.wake("changed").await;
     assert_eq!(one.hub.knows(&one.key, "a", &uid, version), Knowledge::Unknown);
     let version = stageset::cluster::resource_version(&changed).parse().expect("a number");
     assert_eq!(one.hub.knows(&one.key, "a", &uid, version), Knowledge::Unchanged);
     let unlabel = json!({ "metadata": { "labels": { "stages.metio.wtf/name": null } } });
-    world.cluster.patch(&objects::configmaps(), &world.namespace, "a", unlabel).await;
+    world
+        .cluster
+        .patch(&objects::configmaps(), &world.namespace, "a", unlabel)
+        .await;
     one.wake("its label is gone").await;
     assert_eq!(one.hub.knows(&one.key, "a", &uid, version), Knowledge::Unknown);
 }
@@ -218,7 +272,10 @@ async fn a_denied_watch_says_so_and_heals() {
     let cluster = admin(&world).await;
     world
         .cluster
-        .apply_yaml("apiVersion: v1\nkind: ServiceAccount\nmetadata: { name: weak }\n", &world.namespace)
+        .apply_yaml(
+            "apiVersion: v1\nkind: ServiceAccount\nmetadata: { name: weak }\n",
+            &world.namespace,
+        )
         .await;
     let tenant = cluster.tenant(Identity::of(&world.namespace, Some("weak")));
     let target = map(&world.namespace, "a");
@@ -231,8 +288,13 @@ async fn a_denied_watch_says_so_and_heals() {
         woken,
     };
     one.until(&Coverage::Denied(String::new())).await;
-    let Coverage::Denied(why) = one.coverage().await else { panic!("not denied") };
-    assert!(why.contains("cannot list resource \"configmaps\"") && why.contains(":weak\""), "{why}");
+    let Coverage::Denied(why) = one.coverage().await else {
+        panic!("not denied")
+    };
+    assert!(
+        why.contains("cannot list resource \"configmaps\"") && why.contains(":weak\""),
+        "{why}"
+    );
     one.wake("denied").await;
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": { "name": "weak", "namespace": world.namespace },
