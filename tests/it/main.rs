@@ -15,6 +15,7 @@ mod notifications;
 mod prune;
 mod refusals;
 mod rollout;
+mod status;
 mod steady;
 mod teardown;
 mod triggers;
