@@ -10,7 +10,7 @@ use super::pass::{Pass, jittered};
 use super::record::{self, Record};
 use crate::api::common::non_empty;
 use crate::api::names::annotation;
-use crate::api::{InventoryTarget, KubeConfig, Reason, StageSet, StageSetSpec};
+use crate::api::{InventoryTarget, KubeConfig, StageSet, StageSetSpec};
 use crate::cluster::watch::Owner;
 use crate::cluster::{self, Cluster, RemoteError};
 use crate::rules::backoff::RBAC_LADDER;

@@ -50,7 +50,7 @@ pub enum RemoteError {
     KeyMissing { secret: SecretKey },
     /// The kubeconfig is refused.
     #[error("{secret}: {fault}")]
-    Refused { secret: SecretKey, fault: Fault },
+    Refused { secret: SecretKey, fault: Box<Fault> },
     /// The cluster did not answer as one.
     #[error("{secret}: {source}")]
     Unreachable {

@@ -190,7 +190,11 @@ impl Clusters {
             .unwrap_or_default();
         let text = String::from_utf8(bytes).map_err(|_| RemoteError::Refused {
             secret: secret.clone(),
-            fault: Fault::new("the value", "is not text", "store a kubeconfig in YAML or JSON"),
+            fault: Box::new(Fault::new(
+                "the value",
+                "is not text",
+                "store a kubeconfig in YAML or JSON",
+            )),
         })?;
         Ok((version, text))
     }
@@ -198,7 +202,7 @@ impl Clusters {
     async fn connect(&self, secret: &SecretKey, version: &Version, text: &str) -> Result<Arc<Cluster>, RemoteError> {
         let refused = |fault| RemoteError::Refused {
             secret: secret.clone(),
-            fault,
+            fault: Box::new(fault),
         };
         let config = accept(text, &self.guard.policy).map_err(refused)?;
         let key = format!(

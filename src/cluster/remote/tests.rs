@@ -281,7 +281,7 @@ fn a_message_names_secret_key_field_and_next_step() {
             name: "prod".into(),
             key: "value".into(),
         },
-        fault: refused(&with("", "exec: {command: hunter2}")),
+        fault: Box::new(refused(&with("", "exec: {command: hunter2}"))),
     };
     assert_eq!(
         error.to_string(),
