@@ -69,7 +69,7 @@ async fn flux_reads_the_events_of_a_rollout() {
         metadata.contains("stages.metio.wtf/revision") && metadata.contains(&revision),
         "{good}"
     );
-    assert_eq!(find("bad", "ArtifactNotFound").await["severity"], "error");
+    assert_eq!(find("bad", "ArtifactNotFound").await["severity"], "info");
     assert_eq!(received(&world, "TESTENV_EVENTS_REJECTED_FILE"), Vec::<Value>::new());
 
     let kubernetes = shop.until_event("Succeeded").await;
