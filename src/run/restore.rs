@@ -7,7 +7,6 @@ use super::notify::Notice;
 use super::outcome::Failure;
 use super::pass::Pass;
 use super::record;
-use super::render;
 use crate::api::names::label;
 use crate::api::{Reason, Stage};
 use crate::cluster::{Target, Tenant};

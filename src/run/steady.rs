@@ -14,7 +14,6 @@ use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed, jittered};
 use super::record::{self, parent_name};
-use super::render;
 use super::verify::{self, Look, Mode};
 use crate::api::names::applyset;
 use crate::api::{Reason, Stage, StagePhase, Step};

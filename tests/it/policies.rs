@@ -1,0 +1,192 @@
+//! What a stage may say about single objects: conflicts, opt-outs, fields left to others, ownership, mass prunes.
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    World,
+    objects::{self, Kind, configmap, deployment, multi},
+    stageset::{Stage, stage, stageset},
+};
+
+fn relabelled(app: &str) -> String {
+    deployment("web", "web:1", 1)
+        .replace("app: web", &format!("app: {app}"))
+        .replace("name: web\n", "name: web\n")
+}
+
+async fn uid(world: &World, kind: &Kind, name: &str) -> String {
+    let object = world.cluster.must_get(kind, &world.namespace, name).await;
+    object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
+}
+
+fn policy(stage: Stage, policy: Value) -> Stage {
+    stage.set("conflictPolicy", policy)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_immutable_field_fails_the_stage_and_touches_nothing_unless_a_rule_says_so() {
+    let world = World::start("conflict-fail").await;
+    world.publish("web", &[("web.yaml", &relabelled("one"))]).await;
+    let web = stageset("web").stage(stage("web", "web")).apply(&world).await;
+    web.until_ready().await;
+    let before = uid(&world, &objects::deployments(), "web").await;
+
+    world.publish("web", &[("web.yaml", &relabelled("two"))]).await;
+    web.until_reason("StageFailed").await;
+    let message = web.message().await;
+    assert!(message.contains("Deployment") && message.contains("conflictPolicy"), "{message}");
+    assert_eq!(uid(&world, &objects::deployments(), "web").await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recreate_replaces_the_object_and_the_stage_goes_on() {
+    let world = World::start("conflict-recreate").await;
+    world.publish("web", &[("web.yaml", &relabelled("one"))]).await;
+    let rules = json!({ "rules": [{ "target": { "kind": "Deployment" }, "action": "Recreate" }] });
+    let web = stageset("web").stage(policy(stage("web", "web"), rules)).apply(&world).await;
+    web.until_ready().await;
+    let before = uid(&world, &objects::deployments(), "web").await;
+
+    let revision = world.publish("web", &[("web.yaml", &relabelled("two"))]).await;
+    web.until_rolled_out("web", &revision).await;
+    let after = world.cluster.must_get(&objects::deployments(), &world.namespace, "web").await;
+    assert_ne!(after["metadata"]["uid"], before.as_str());
+    assert_eq!(after["spec"]["selector"]["matchLabels"]["app"], "two");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_the_server_refuses_never_deletes_what_is_there() {
+    let world = World::start("conflict-invalid").await;
+    world.publish("web", &[("web.yaml", &relabelled("one"))]).await;
+    let web = stageset("web").stage(stage("web", "web").set("force", json!(true))).apply(&world).await;
+    web.until_ready().await;
+    let before = uid(&world, &objects::deployments(), "web").await;
+
+    // The selector changes and no longer matches the template: it could not be created either.
+    let broken = relabelled("two").replacen("app: two", "app: three", 1);
+    world.publish("web", &[("web.yaml", &broken)]).await;
+    web.until_reason("StageFailed").await;
+    assert_eq!(uid(&world, &objects::deployments(), "web").await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keep_existing_creates_once_and_leaves_alone_afterwards() {
+    let world = World::start("conflict-keep").await;
+    world.publish("app", &[("map.yaml", &configmap("app", "first"))]).await;
+    let keep = policy(stage("app", "app"), json!({ "default": "KeepExisting" }));
+    let app = stageset("app").stage(keep).apply(&world).await;
+    app.until_ready().await;
+    assert_eq!(world.config_value("app").await.as_deref(), Some("first"));
+
+    let revision = world.publish("app", &[("map.yaml", &configmap("app", "second"))]).await;
+    app.until_rolled_out("app", &revision).await;
+    assert_eq!(world.config_value("app").await.as_deref(), Some("first"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broad_recreate_rule_does_not_destroy_a_claim() {
+    let world = World::start("conflict-data").await;
+    world.publish("db", &[("claim.yaml", &objects::unbound_claim("data"))]).await;
+    let rules = json!({ "rules": [{ "target": {}, "action": "Recreate" }] });
+    let db = stageset("db").stage(policy(stage("db", "db"), rules)).apply(&world).await;
+    db.until_reason("StageFailed").await;
+    let message = db.message().await;
+    assert!(message.contains("conflict policy") && message.contains("allowDataLoss"), "{message}");
+    assert!(!world.cluster.exists(&objects::claims(), &world.namespace, "data").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_can_ask_to_be_left_alone() {
+    let world = World::start("optout").await;
+    let with = |value: &str| {
+        configmap("once", value).replace(
+            "name: once\n",
+            "name: once\n  annotations: { kustomize.toolkit.fluxcd.io/ssa: IfNotPresent }\n",
+        )
+    };
+    world.publish("app", &[("map.yaml", &with("first"))]).await;
+    let app = stageset("app").stage(stage("app", "app")).apply(&world).await;
+    app.until_ready().await;
+    let revision = world.publish("app", &[("map.yaml", &with("second"))]).await;
+    app.until_rolled_out("app", &revision).await;
+    assert_eq!(world.config_value("once").await.as_deref(), Some("first"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ignored_field_stays_with_whoever_sets_it_and_the_rest_is_corrected() {
+    let world = World::start("ignore").await;
+    world.publish("web", &[("web.yaml", &deployment("web", "web:1", 1))]).await;
+    let ignore = json!([{ "paths": ["/spec/replicas"], "target": { "kind": "Deployment" } }]);
+    let web = stageset("web").set("ignore", ignore).stage(stage("web", "web")).apply(&world).await;
+    web.until_ready().await;
+    let edit = json!({ "spec": { "replicas": 3, "template": { "spec": { "containers": [{ "name": "main", "image": "edited:1" }] } } } });
+    world.cluster.patch(&objects::deployments(), &world.namespace, "web", edit).await;
+    web.reconcile().await;
+    let live = world.cluster.must_get(&objects::deployments(), &world.namespace, "web").await;
+    assert_eq!(live["spec"]["replicas"], 3);
+    assert_eq!(live["spec"]["template"]["spec"]["containers"][0]["image"], "web:1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_kubectl_applied_before_is_taken_over() {
+    let world = World::start("takeover").await;
+    let file = world.scratch("kubectl").join("map.yaml");
+    let old = configmap("app", "old").replace("data:\n", "data:\n  left: behind\n");
+    std::fs::write(&file, old).expect("a file");
+    let plane = crate::support::ControlPlane::shared().await;
+    plane
+        .kubectl(&["-n", &world.namespace, "apply", "-f", file.to_str().expect("a path")])
+        .expect("kubectl apply");
+    world.publish("app", &[("map.yaml", &configmap("app", "new"))]).await;
+    stageset("app").stage(stage("app", "app")).apply(&world).await.until_ready().await;
+    let live = world.cluster.must_get(&objects::configmaps(), &world.namespace, "app").await;
+    assert_eq!(live["data"], json!({ "value": "new" }));
+    let annotations = live["metadata"]["annotations"].to_string();
+    assert!(!annotations.contains("last-applied"), "{annotations}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_stagesets_do_not_fight_over_one_object() {
+    let world = World::start("foreign").await;
+    world.publish("one", &[("map.yaml", &configmap("shared", "one"))]).await;
+    world.publish("two", &[("map.yaml", &configmap("shared", "two"))]).await;
+    stageset("one").stage(stage("app", "one")).apply(&world).await.until_ready().await;
+    let two = stageset("two").stage(stage("app", "two")).apply(&world).await;
+    two.until_reason("StageFailed").await;
+    let message = two.message().await;
+    assert!(message.contains("belongs to StageSet") && message.contains("/one"), "{message}");
+    assert_eq!(world.config_value("shared").await.as_deref(), Some("one"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_render_that_lost_most_of_a_stage_prunes_nothing_before_it_is_confirmed() {
+    let world = World::start("mass-prune").await;
+    let many: Vec<String> = (0..30).map(|i| configmap(&format!("m{i:02}"), "v")).collect();
+    world.publish("app", &[("maps.yaml", &multi(&many))]).await;
+    let app = stageset("app").stage(stage("app", "app")).apply(&world).await;
+    app.until_ready().await;
+    let revision = world.publish("app", &[("maps.yaml", &many[0])]).await;
+    app.until_reason("PruneHeld").await;
+    assert_eq!(world.applied(&objects::configmaps(), "app").await.len(), 30);
+    app.annotate("stages.metio.wtf/confirm-prune", Some(&revision)).await;
+    app.until_ready().await;
+    assert_eq!(world.applied(&objects::configmaps(), "app").await, ["m00"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletion_protection_holds_the_teardown() {
+    let world = World::start("protected").await;
+    world.publish("app", &[("map.yaml", &configmap("app", "v"))]).await;
+    let app = stageset("app")
+        .annotation("stages.metio.wtf/deletion-protection", "enabled")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
+    app.until_ready().await;
+    app.delete().await;
+    app.until_reason("DeletionProtected").await;
+    assert_eq!(world.config_value("app").await.as_deref(), Some("v"));
+    app.annotate("stages.metio.wtf/deletion-protection", None).await;
+    app.until_gone().await;
+    assert_eq!(world.config_value("app").await, None);
+}
