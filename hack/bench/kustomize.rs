@@ -142,7 +142,7 @@ fn files(objects: usize) -> Vec<(String, String)> {
         "overlay/kustomization.yaml".to_owned(),
         "resources: [../base]\nnamePrefix: prod-\nlabels:\n- pairs: {team: a}\n  includeSelectors: true\n\
          configMapGenerator:\n- name: generated\n  literals: [a=b]\npatches:\n\
-         - patch: '[{op: add, path: /metadata/annotations/patched, value: \"true\"}]'\n  target: {kind: Service}\n\
+         - patch: '[{\"op\": \"add\", \"path\": \"/metadata/annotations/patched\", \"value\": \"true\"}]'\n  target: {kind: Service}\n\
          - path: patch.yaml\n"
             .to_owned(),
     ));

@@ -601,7 +601,12 @@ fn replacement(c: &mut Choices<'_>, known: &[Known], k: &mut String) {
         writeln!(
             k,
             "    fieldPath: {}",
-            c.pick(&["metadata.namespace", "metadata.labels.app", "spec", "data.app"])
+            c.pick(&[
+                "metadata.namespace",
+                "metadata.labels.app",
+                "spec.template.metadata",
+                "data.app"
+            ])
         )
         .unwrap();
     }
