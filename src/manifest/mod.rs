@@ -186,6 +186,8 @@ fn is_manifest_name(path: &str) -> bool {
 }
 
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
 mod tests;

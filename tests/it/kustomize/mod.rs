@@ -1,6 +1,8 @@
 //! The kustomize engine against the real program, file for file.
 
+mod command;
 mod fixtures;
 mod generator;
 mod random;
 mod reference;
+mod schema;
