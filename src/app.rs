@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Inventories, Sources, StageSets};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Clusters};
 use crate::cluster::watch::Hub;
 use crate::config::{Command, Config};
 use crate::controller::{self, Feeds, Lease};
@@ -167,6 +167,7 @@ fn context(
         notifier: Notifier::start(cluster.clone(), http, config.events_addr.clone()),
         inventories: Arc::new(Inventories::default()),
         memories: Memories::default(),
+        clusters: Clusters::new(cluster.clone(), config.insecure_allow_loopback),
         cluster: cluster.clone(),
         sets,
         sources,

@@ -31,6 +31,9 @@ fn group_of(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
+/// A definition is established a moment before discovery serves its kind: pauses between tries, in milliseconds.
+const DISCOVERY_LAG: [u64; 6] = [100, 250, 500, 1000, 2000, 4000];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WatchState {
     Starting,
@@ -89,6 +92,11 @@ impl Sources {
 
     /// Makes sure a kind is watched.
     pub fn engage(self: &Arc<Self>, api_version: &str, kind: &str) {
+        self.begin(api_version, kind, &[]);
+    }
+
+    /// `patience`: pauses before a kind that is not served counts as missing.
+    fn begin(self: &Arc<Self>, api_version: &str, kind: &str, patience: &'static [u64]) {
         let id = (group_of(api_version).to_owned(), kind.to_owned());
         {
             let mut state = self.lock();
@@ -99,7 +107,7 @@ impl Sources {
         }
         let this = self.clone();
         let (api_version, kind) = (api_version.to_owned(), kind.to_owned());
-        tokio::spawn(async move { this.run(api_version, kind).await });
+        tokio::spawn(async move { this.run(api_version, kind, patience).await });
     }
 
     /// A CustomResourceDefinition was established: kinds that waited for it are watched now.
@@ -118,7 +126,7 @@ impl Sources {
         };
         if let Some(api_version) = waiting {
             self.cluster.kinds().invalidate();
-            self.engage(&api_version, kind);
+            self.begin(&api_version, kind, &DISCOVERY_LAG);
         }
     }
 
@@ -189,7 +197,8 @@ impl Sources {
         live && self.scope.contains(&key.namespace)
     }
 
-    async fn run(self: Arc<Self>, api_version: String, kind: String) {
+    async fn run(self: Arc<Self>, api_version: String, kind: String, patience: &[u64]) {
+        let mut pauses = patience.iter();
         let id = (group_of(&api_version).to_owned(), kind.clone());
         let served = loop {
             match self
@@ -199,10 +208,16 @@ impl Sources {
                 .await
             {
                 Ok(served) => break served,
-                Err(Error::UnknownKind { .. }) => {
-                    self.set_state(&id, &api_version, WatchState::Missing);
-                    return;
-                }
+                Err(Error::UnknownKind { .. }) => match pauses.next() {
+                    Some(pause) => {
+                        tokio::time::sleep(Duration::from_millis(*pause)).await;
+                        self.cluster.kinds().invalidate();
+                    }
+                    None => {
+                        self.set_state(&id, &api_version, WatchState::Missing);
+                        return;
+                    }
+                },
                 Err(error) => {
                     tracing::warn!(kind, error = %error, "cannot discover a source kind; trying again");
                     tokio::time::sleep(Duration::from_secs(2)).await;

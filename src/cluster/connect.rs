@@ -3,11 +3,17 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use http::{HeaderValue, Request};
+use http::{HeaderName, HeaderValue, Request};
 use kube::client::Body;
 use kube::{Client, Config};
+use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
 
+use super::transport::{Guard, Transport};
 use super::{Error, Kinds, Tenant};
+
+/// The one impersonation header that is sent: the API server adds a ServiceAccount's groups by itself.
+pub(super) const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 
 /// On whose behalf requests are made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,36 +56,111 @@ impl std::fmt::Display for Identity {
     }
 }
 
-/// One cluster: its connection pool, what it serves, and the identities bound to it.
+/// One cluster: its connections, what it serves, and the identities bound to it.
 pub struct Cluster {
+    key: String,
     base: Client,
+    watches: Client,
     kinds: Arc<Kinds>,
     bound: Mutex<HashMap<Identity, Client>>,
+    /// Hash of the server's address and certificate authority.
+    address: String,
+    id: OnceCell<String>,
 }
 
 impl Cluster {
-    /// Connects with `config`. The client retries nothing by itself: every retry is a decision of
+    /// Connects to the controller's own cluster. The client retries nothing by itself: every retry is a decision of
     /// the run, so that no write is ever repeated behind its back.
     ///
     /// # Errors
     /// [`Error::Client`] when the configuration's TLS material or credentials are unusable.
-    pub fn connect(mut config: Config) -> Result<Arc<Self>, Error> {
-        config.default_retry = false;
-        config.headers.push((
-            http::header::USER_AGENT,
-            HeaderValue::from_static(concat!("stageset-controller/", env!("CARGO_PKG_VERSION"))),
-        ));
-        let base = Client::try_from(config).map_err(|e| Error::Client(e.to_string()))?;
-        Ok(Arc::new(Self {
-            base,
+    pub fn connect(config: Config) -> Result<Arc<Self>, Error> {
+        let config = ours(config);
+        let address = address_of(&config);
+        let transport = Transport::trusted(config).map_err(|e| Error::Client(e.to_string()))?;
+        Ok(Self::new(String::new(), address, transport))
+    }
+
+    /// Connects to a cluster that a tenant names, within the address guard.
+    ///
+    /// # Errors
+    /// TLS material or credentials that cannot be used; the text of the error may quote them.
+    pub(super) fn connect_guarded(key: String, config: Config, guard: Guard) -> Result<Arc<Self>, kube::Error> {
+        let config = ours(config);
+        let transport = Transport::guarded(&config, guard)?;
+        Ok(Self::new(key, address_of(&config), transport))
+    }
+
+    fn new(key: String, address: String, transport: Transport) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            base: transport.requests,
+            watches: transport.watches,
             kinds: Arc::default(),
             bound: Mutex::default(),
-        }))
+            address,
+            id: OnceCell::new(),
+        })
+    }
+
+    /// Tells clusters, and connections to one cluster with different credentials, apart; empty for the local one.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Whether this is the controller's own cluster.
+    pub fn is_local(&self) -> bool {
+        self.key.is_empty()
+    }
+
+    /// Identity of the cluster: the UID of its kube-system namespace where that may be read, else a hash of its address
+    /// and certificate authority (decisions 6). One request, once.
+    ///
+    /// # Errors
+    /// The failed request, except where it was answered with a refusal.
+    pub async fn id(&self) -> Result<&str, Error> {
+        let id = self.id.get_or_try_init(|| self.find_id()).await?;
+        Ok(id)
+    }
+
+    /// Whether `recorded` is an identity of this cluster. Both kinds count: the right to read kube-system may come and go.
+    ///
+    /// # Errors
+    /// As [`Cluster::id`].
+    pub async fn is(&self, recorded: &str) -> Result<bool, Error> {
+        Ok(recorded == self.address || recorded == self.id().await?)
+    }
+
+    async fn find_id(&self) -> Result<String, Error> {
+        let what = || "identify the cluster by its namespace kube-system".to_owned();
+        let request = http::Request::get("/api/v1/namespaces/kube-system")
+            .body(Vec::new())
+            .map_err(|e| Error::Client(e.to_string()))?;
+        let answer = super::bounded(what(), self.base.request_text(request)).await?;
+        match answer.map_err(|e| Error::from_kube(what(), e)) {
+            Ok(text) => {
+                let object: serde_json::Value =
+                    serde_json::from_str(&text).map_err(|source| Error::Decode { what: what(), source })?;
+                let uid = super::uid(&object);
+                Ok(if uid.is_empty() {
+                    self.address.clone()
+                } else {
+                    uid.to_owned()
+                })
+            }
+            Err(e) if e.is_forbidden() || e.is_not_found() => Ok(self.address.clone()),
+            Err(e) => Err(e),
+        }
     }
 
     /// The connection's own client, for the controller's bookkeeping and its watches.
     pub fn own_client(&self) -> Client {
         self.base.clone()
+    }
+
+    /// The client whose streams share connections, for watches of which there are many.
+    pub(super) fn watch_client(&self) -> &Client {
+        &self.watches
     }
 
     /// What the cluster serves.
@@ -111,6 +192,26 @@ impl Cluster {
     }
 }
 
+fn ours(mut config: Config) -> Config {
+    config.default_retry = false;
+    config.headers.push((
+        http::header::USER_AGENT,
+        HeaderValue::from_static(concat!("stageset-controller/", env!("CARGO_PKG_VERSION"))),
+    ));
+    config
+}
+
+fn address_of(config: &Config) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(config.cluster_url.to_string());
+    for certificate in config.root_cert.iter().flatten() {
+        hasher.update(certificate.len().to_be_bytes());
+        hasher.update(certificate);
+    }
+    let hex: String = hasher.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
 fn impersonating(base: &Client, user: &str) -> Client {
     let base = base.clone();
     let header = HeaderValue::from_str(user).ok();
@@ -126,7 +227,7 @@ fn impersonating(base: &Client, user: &str) -> Client {
             if request.headers().keys().any(|k| k.as_str().starts_with("impersonate-")) {
                 return Err(kube::Error::Service("a request already names another identity".into()));
             }
-            request.headers_mut().insert("impersonate-user", header);
+            request.headers_mut().insert(IMPERSONATE_USER, header);
             base.send(request).await
         }
     });

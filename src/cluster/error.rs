@@ -1,8 +1,11 @@
 //! What can go wrong on the way to a cluster, with the facts a person needs.
 
+use std::error::Error as StdError;
 use std::time::Duration;
 
 use kube::core::Status;
+
+use crate::outbound::Refusal;
 
 /// A failed request. The text names the object and the verb; it never holds object content.
 #[derive(Debug, thiserror::Error)]
@@ -14,12 +17,15 @@ pub enum Error {
     #[error("{what}: no answer from the API server within {after:?}")]
     Timeout { what: String, after: Duration },
     /// The connection failed before an answer arrived.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", chain(source.as_ref()))]
     Transport {
         what: String,
         #[source]
         source: Box<kube::Error>,
     },
+    /// The address guard refused to dial the API server.
+    #[error("{what}: refused to contact the API server: {refusal}")]
+    Refused { what: String, refusal: Refusal },
     /// The answer was not the JSON expected.
     #[error("{what}: the API server's answer cannot be read: {source}")]
     Decode {
@@ -38,6 +44,9 @@ pub enum Error {
     /// Others kept writing the same object.
     #[error("{what}: others keep writing it; trying again")]
     Busy { what: String },
+    /// The server's answer has no end.
+    #[error("{what}: the API server's answer is larger than {limit}")]
+    TooLarge { what: String, limit: &'static str },
     /// A client could not be built from the configuration.
     #[error("cannot build a client: {0}")]
     Client(String),
@@ -49,9 +58,12 @@ impl Error {
         match error {
             kube::Error::Api(status) => Self::Api { what, status },
             kube::Error::SerdeError(source) => Self::Decode { what, source },
-            other => Self::Transport {
-                what,
-                source: Box::new(other),
+            other => match refusal_in(&other) {
+                Some(refusal) => Self::Refused { what, refusal },
+                None => Self::Transport {
+                    what,
+                    source: Box::new(other),
+                },
             },
         }
     }
@@ -107,7 +119,47 @@ impl Error {
         match self {
             Self::Timeout { .. } | Self::Transport { .. } | Self::Decode { .. } | Self::Busy { .. } => true,
             Self::Api { status, .. } => matches!(status.code, 408 | 429) || status.code >= 500 || self.is_conflict(),
-            Self::UnknownKind { .. } | Self::Incomplete { .. } | Self::Client(_) => false,
+            Self::UnknownKind { .. }
+            | Self::Incomplete { .. }
+            | Self::Refused { .. }
+            | Self::TooLarge { .. }
+            | Self::Client(_) => false,
         }
     }
+
+    /// 404 that says nothing about an object: the path itself is not served (any more).
+    pub fn path_not_served(&self) -> bool {
+        self.status()
+            .is_some_and(|s| s.code == 404 && s.details.as_ref().is_none_or(|d| d.name.is_empty()))
+    }
+}
+
+/// The guard's refusal among the causes of an error.
+pub(super) fn refusal_in(error: &(dyn StdError + 'static)) -> Option<Refusal> {
+    causes(error).find_map(|e| e.downcast_ref::<Refusal>().cloned())
+}
+
+/// An error with its causes; HTTP clients keep what happened in the last of them.
+pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = String::new();
+    for cause in causes(error) {
+        let cause = cause.to_string();
+        // Some wrappers repeat the text of what they wrap.
+        if !text.contains(&cause) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    let mut next = Some(error);
+    std::iter::from_fn(move || {
+        let current = next?;
+        next = current.source();
+        Some(current)
+    })
 }

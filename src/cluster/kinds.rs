@@ -18,6 +18,10 @@ pub struct Served {
     pub version: String,
     pub plural: String,
     pub namespaced: bool,
+    /// The served version has the `status` subresource.
+    pub has_status: bool,
+    /// Defined by a CustomResourceDefinition or served by an aggregated API, not by Kubernetes itself.
+    pub custom: bool,
 }
 
 #[derive(Default)]
@@ -66,11 +70,34 @@ impl Kinds {
         })
     }
 
+    /// Every namespaced kind known, at its preferred version: API version and kind.
+    pub fn namespaced(&self) -> Vec<(String, String)> {
+        let Ok(table) = self.table.read() else {
+            return Vec::new();
+        };
+        let first = table.kinds.iter().filter_map(|((group, kind), versions)| {
+            let served = versions.first().filter(|s| s.namespaced)?;
+            let api_version = if group.is_empty() { served.version.clone() } else { format!("{group}/{}", served.version) };
+            Some((api_version, kind.clone()))
+        });
+        first.collect()
+    }
+
     /// Forgets what was learned, so that the next look-up asks the server.
     pub fn invalidate(&self) {
         if let Ok(mut table) = self.table.write() {
             table.read_at = None;
             table.kinds.clear();
+        }
+    }
+
+    /// Forgets one way to address a kind, which has proved wrong; the next look-up asks the server.
+    pub fn forget(&self, group: &str, kind: &str, wrong: &Served) {
+        if let Ok(mut table) = self.table.write() {
+            table.read_at = None;
+            if let Some(versions) = table.kinds.get_mut(&(group.to_owned(), kind.to_owned())) {
+                versions.retain(|served| served != wrong);
+            }
         }
     }
 
@@ -111,6 +138,8 @@ impl Kinds {
                             version: resource.version.clone(),
                             plural: resource.plural.clone(),
                             namespaced: capabilities.scope == Scope::Namespaced,
+                            has_status: capabilities.subresources.iter().any(|(sub, _)| sub.plural == "status"),
+                            custom: is_custom(&resource.group),
                         });
                 }
             }
@@ -146,6 +175,34 @@ impl Served {
     }
 }
 
+/// API groups with a dot in their names that Kubernetes itself serves. Others end in `k8s.io` too: those of the
+/// Gateway API or of volume snapshots are definitions like any other.
+const BUILT_IN: [&str; 18] = [
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "certificates.k8s.io",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "internal.apiserver.k8s.io",
+    "networking.k8s.io",
+    "node.k8s.io",
+    "rbac.authorization.k8s.io",
+    "resource.k8s.io",
+    "scheduling.k8s.io",
+    "storage.k8s.io",
+    "storagemigration.k8s.io",
+];
+
+/// Whether the kinds of a group come from outside: a definition's group has a dot in its name.
+fn is_custom(group: &str) -> bool {
+    group.contains('.') && !BUILT_IN.contains(&group)
+}
+
 /// One path segment, percent-encoded: names of RBAC objects may hold `:` and other marks.
 fn segment(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -177,6 +234,18 @@ mod tests {
             version: "v1".into(),
             plural: "ks".into(),
             namespaced,
+            has_status: false,
+            custom: false,
+        }
+    }
+
+    #[test]
+    fn what_kubernetes_serves_itself_is_not_custom() {
+        for group in ["", "apps", "batch", "networking.k8s.io", "rbac.authorization.k8s.io", "flowcontrol.apiserver.k8s.io"] {
+            assert!(!is_custom(group), "{group}");
+        }
+        for group in ["example.com", "gateway.networking.k8s.io", "snapshot.storage.k8s.io", "x-k8s.io", "stages.metio.wtf"] {
+            assert!(is_custom(group), "{group}");
         }
     }
 

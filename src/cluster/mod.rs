@@ -5,7 +5,9 @@ mod connect;
 mod error;
 mod kinds;
 mod object;
+pub mod remote;
 mod tenant;
+mod transport;
 pub mod watch;
 
 use std::future::Future;
@@ -15,6 +17,7 @@ pub use connect::{Cluster, Identity};
 pub use error::Error;
 pub use kinds::{Kinds, Served};
 pub use object::{Target, is_deleting, label, resource_version, uid};
+pub use remote::{Clusters, RemoteError};
 pub use tenant::{Preconditions, Tenant};
 
 /// How long one request may take before it counts as lost.

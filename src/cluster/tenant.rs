@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use http::HeaderValue;
 use kube::Client;
+use kube::client::Body;
 use kube::core::params::{DeleteParams, Patch, PatchParams};
 use kube::core::request::Request;
 use serde_json::{Value, json};
 
+use super::connect::IMPERSONATE_USER;
 use super::{Cluster, Error, Identity, Served, Target, bounded};
 
 /// What must still hold for a delete to go ahead.
@@ -43,9 +46,13 @@ impl Tenant {
         &self.cluster
     }
 
-    /// The raw client, for watches.
-    pub fn client(&self) -> &Client {
-        &self.client
+    /// Opens a stream, over connections that many streams share.
+    pub(super) async fn stream(&self, mut request: http::Request<Body>) -> Result<http::Response<Body>, kube::Error> {
+        if let Some(user) = self.identity.user() {
+            let user = HeaderValue::from_str(&user).map_err(|e| kube::Error::HttpError(e.into()))?;
+            request.headers_mut().insert(IMPERSONATE_USER, user);
+        }
+        self.cluster.watch_client().send(request).await
     }
 
     /// How a kind is addressed on this cluster.
@@ -70,9 +77,19 @@ impl Tenant {
             .map_err(|e| Error::Client(e.to_string()))?;
         match self.send(|| format!("get {target}"), request).await {
             Ok(object) => Ok(Some(object)),
+            Err(e) if e.path_not_served() => {
+                self.still_served(target, &served).await?;
+                Ok(None)
+            }
             Err(e) if e.is_not_found() => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// A path that was served and is not any more says nothing about the object: it may live on under another version.
+    async fn still_served(&self, target: &Target, before: &Served) -> Result<(), Error> {
+        self.cluster.kinds().forget(target.group(), &target.kind, before);
+        self.served(&target.api_version, &target.kind).await.map(drop)
     }
 
     /// Server-side apply with forced ownership. `dry_run` asks without storing.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -21,6 +21,8 @@ pub struct Feeds {
     ctx: Arc<Context>,
     wake: UnboundedSender<Owner>,
     pending: Arc<AtomicUsize>,
+    /// Set once everything has been listed: a watch that begins later does not undo that.
+    listed: AtomicBool,
 }
 
 impl Feeds {
@@ -34,6 +36,7 @@ impl Feeds {
             ctx: ctx.clone(),
             wake,
             pending: Arc::new(AtomicUsize::new(namespaces.len() * 2)),
+            listed: AtomicBool::new(false),
         });
         for namespace in namespaces {
             tokio::spawn(feeds.clone().follow_sets(namespace.clone()));
@@ -47,12 +50,16 @@ impl Feeds {
     /// Whether every required watch has completed its first list; names those that have not.
     pub fn unsynced(&self) -> Vec<&'static str> {
         let mut missing = Vec::new();
+        if self.listed.load(Ordering::Acquire) {
+            return missing;
+        }
         if self.pending.load(Ordering::Acquire) > 0 {
             missing.push("StageSets and StageInventories");
         }
         if !self.ctx.sources.is_synced() {
             missing.push("sources");
         }
+        self.listed.store(missing.is_empty(), Ordering::Release);
         missing
     }
 

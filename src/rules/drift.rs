@@ -374,4 +374,6 @@ fn same_scalar(left: &Value, right: &Value, path: &Path<'_>, object: &Value) -> 
 }
 
 #[cfg(test)]
+mod ignore_tests;
+#[cfg(test)]
 mod tests;

@@ -12,17 +12,18 @@ mod ownership;
 mod prune;
 mod shards;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use applyset::{ParentMetadata, applyset_id, parent_metadata};
 pub use id::{Entry, MalformedEntry, ObjectId};
-pub use names::{MAX_NAME_LENGTH, choose_name, hashed_name, plain_name, shard_labels};
+pub use names::{MAX_NAME_LENGTH, choose_name, hashed_name, object_labels, plain_name, shard_labels};
 pub use ownership::{
     Deletion, NamespaceFacts, NamespaceRefusal, OwnerRef, Preconditions, Skip, is_foreign_in_namespace, may_delete,
     may_delete_namespace, owner_of,
 };
 pub use prune::{
-    DesiredStage, DuplicateClaim, PruneGuard, PruneHold, StagePrune, StoredStage, find_duplicate_claims, prune_set,
+    Cluster, DesiredStage, DuplicateClaim, OtherCluster, PruneGuard, PruneHold, StagePrune, StoredStage, check_cluster,
+    find_duplicate_claims, prune_set,
 };
 pub use shards::{RawEntry, Shard, ShardWrite, plan_shards, read_entries, stored_entries};
 
@@ -35,6 +36,14 @@ pub fn union(stored: &Entries, rendered: &Entries) -> Entries {
     let mut all = stored.clone();
     all.extend(rendered.iter().map(|(id, v)| (id.clone(), v.clone())));
     all
+}
+
+/// What stays recorded after a prune: everything rendered, and everything recorded that is not confirmed to be `gone`
+/// (deleted, found absent, left to somebody else, moved to another stage, or forgotten).
+pub fn shrink(recorded: &Entries, rendered: &Entries, gone: &BTreeSet<ObjectId>) -> Entries {
+    let mut kept = union(recorded, rendered);
+    kept.retain(|id, _| rendered.contains_key(id) || !gone.contains(id));
+    kept
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub mod conflict;
 pub mod dependency;
 pub mod drift;
 pub mod duration;
+pub mod expr;
 pub mod inventory;
 pub mod managers;
 pub mod next;

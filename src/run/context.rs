@@ -7,11 +7,12 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use super::notify::Notifier;
-use super::outcome::Remedy;
+use super::outcome::{Missing, Remedy};
 use crate::cache::{Inventories, Sources, StageSets};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Clusters};
 use crate::cluster::watch::{Hub, Owner};
 use crate::config::Config;
+use crate::rules::drift::DriftLoops;
 use crate::rules::inventory::ObjectId;
 use crate::rules::readiness::Readiness;
 use crate::source;
@@ -21,6 +22,8 @@ use crate::telemetry::Metrics;
 pub struct Context {
     pub config: Config,
     pub cluster: Arc<Cluster>,
+    /// The local cluster and those reached by kubeconfig.
+    pub clusters: Arc<Clusters>,
     pub hub: Arc<Hub>,
     pub sets: Arc<StageSets>,
     pub inventories: Arc<Inventories>,
@@ -60,6 +63,8 @@ impl Memories {
 pub struct Memory {
     /// UID the rest belongs to: a namesake created later starts afresh.
     pub uid: String,
+    /// Identity of the remote cluster the rest was learned on; empty for the local one.
+    pub target: String,
     pub stages: HashMap<String, StageMemory>,
     /// Steps in a row that ended undecided.
     pub undecided: u32,
@@ -67,8 +72,19 @@ pub struct Memory {
     pub looked_at: Option<Instant>,
     /// When everything was last compared with what was sent.
     pub full_at: Option<Instant>,
+    /// Drift that returns, and when each drifted object was last put back.
+    pub loops: DriftLoops,
+    pub corrected_at: HashMap<ObjectId, Instant>,
     /// What can be done about the last failure of each stage.
     pub remedies: HashMap<String, Remedy>,
+    /// What each failed stage lacks, and how often it has been asked for since.
+    pub missing: HashMap<String, (Missing, u32, Instant)>,
+    /// Reason and text of the last transition that was told: a retry that fails alike is no news.
+    pub told: Option<(crate::api::Reason, String)>,
+    /// The last event about Helm hooks.
+    pub told_hooks: Option<(crate::api::Reason, String)>,
+    /// The last event that said drift has to wait.
+    pub told_waits: Option<(crate::api::Reason, String)>,
     /// Looks in a row that found something not ready.
     pub polls: u32,
     /// When a status write last went out.
@@ -98,6 +114,10 @@ pub struct Known {
     /// The version that was last compared with what was sent, and found equal.
     pub compared: u64,
     pub readiness: Readiness,
+    /// The rules that the verdict was found by; 0 stands for those of the kind.
+    pub rules: u64,
+    /// When time alone changes the verdict.
+    pub settles_at: Option<Timestamp>,
     /// When we last changed it.
     pub changed_at: Timestamp,
     /// Left alone by its own wish or by policy: not waited for.

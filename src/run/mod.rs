@@ -4,6 +4,7 @@
 mod apply;
 mod context;
 mod gates;
+mod judge;
 mod notify;
 mod outcome;
 mod pass;
@@ -15,8 +16,10 @@ mod restore;
 mod stage;
 mod status;
 mod steady;
+mod target;
 mod teardown;
 mod treatment;
+mod variables;
 mod verify;
 
 use std::sync::Arc;
@@ -62,12 +65,12 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner) -> Stepped {
             wake: Wake::In(Duration::ZERO),
             undecided: None,
         },
-        Err(Stop::Undecided(error)) => {
+        Err(stop @ (Stop::Undecided(_) | Stop::Stumbled(_))) => {
             let wait = ERROR_LADDER.wait_with_jitter(memory.undecided, rand::random::<f64>());
             memory.undecided = memory.undecided.saturating_add(1);
             Stepped {
                 wake: Wake::In(wait.min(Duration::from_secs(30))),
-                undecided: Some(error.to_string()),
+                undecided: Some(stop.to_string()),
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::api::Reason;
-use crate::cluster;
+use crate::cluster::{self, Target};
 use crate::rules::condition::Situation;
 
 /// When to look again if nothing wakes the StageSet before.
@@ -34,12 +34,17 @@ pub enum Stop {
     /// A request failed in a way that trying again may mend.
     #[error(transparent)]
     Undecided(#[from] cluster::Error),
+    /// The same in the middle of a stage; the step resumes where it was.
+    #[error("{0}")]
+    Stumbled(String),
 }
 
 /// What can be done about a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remedy {
-    /// Try again soon: the API server or the network stumbled.
+    /// The API server stumbled: try again at once, and say so only when it goes on.
+    Stumble,
+    /// Try again soon: something on the network is away.
     Soon,
     /// Try again at the retry interval.
     Retry,
@@ -53,27 +58,58 @@ pub enum Remedy {
 #[derive(Debug, Clone)]
 pub struct Failure {
     pub reason: Reason,
-    /// The operation that failed, as the contract names it.
+    /// The operation that failed, as the contract names it; empty where only the source is to be spoken of.
     pub operation: &'static str,
     pub message: String,
     pub remedy: Remedy,
+    /// What is missing where the remedy is a right: it is asked for until it is there.
+    pub missing: Option<Missing>,
+}
+
+/// Something that may appear any moment without an event that would tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Missing {
+    /// The tenant may not do this.
+    Access { verb: &'static str, target: Target },
+    /// The cluster does not serve this kind.
+    Kind { api_version: String, kind: String },
 }
 
 impl Failure {
     /// A failed request.
     pub fn of_request(operation: &'static str, error: &cluster::Error) -> Self {
         let remedy = match error {
-            e if e.is_transient() => Remedy::Soon,
+            e if e.is_transient() => Remedy::Stumble,
             e if e.is_forbidden() => Remedy::Right,
             cluster::Error::UnknownKind { .. } => Remedy::Right,
             _ => Remedy::Retry,
+        };
+        let missing = match error {
+            cluster::Error::UnknownKind { api_version, kind } => Some(Missing::Kind {
+                api_version: api_version.clone(),
+                kind: kind.clone(),
+            }),
+            _ => None,
         };
         Self {
             reason: Reason::StageFailed,
             operation,
             message: error.to_string(),
             remedy,
+            missing,
         }
+    }
+
+    /// The same for a request whose verb and object are known, so that a missing right can be asked for.
+    pub fn of_access(operation: &'static str, error: &cluster::Error, verb: &'static str, target: &Target) -> Self {
+        let mut failure = Self::of_request(operation, error);
+        if error.is_forbidden() {
+            failure.missing = Some(Missing::Access {
+                verb,
+                target: target.clone(),
+            });
+        }
+        failure
     }
 
     /// A failure to resolve, fetch or find something in an artifact.
@@ -86,9 +122,19 @@ impl Failure {
         };
         Self {
             reason: Reason::from_word(outcome.reason).unwrap_or(Reason::StageFailed),
-            operation: outcome.operation.unwrap_or("resolve source"),
+            operation: outcome.operation.unwrap_or_default(),
             message: outcome.message,
             remedy,
+            missing: None,
+        }
+    }
+
+    /// Operation and message, for people.
+    pub fn told(&self) -> String {
+        if self.operation.is_empty() {
+            self.message.clone()
+        } else {
+            format!("{}: {}", self.operation, self.message)
         }
     }
 
@@ -99,6 +145,7 @@ impl Failure {
             operation,
             message: message.into(),
             remedy: Remedy::Retry,
+            missing: None,
         }
     }
 }

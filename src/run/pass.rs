@@ -10,22 +10,26 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use super::context::{Context, Memory};
 use super::gates::Windowed;
 use super::notify::Notice;
-use super::outcome::{End, Failure, Remedy, Stop, Wake};
-use super::{pin, render, status, verify};
+use super::judge::Judge;
+use super::outcome::{End, Failure, Missing, Remedy, Stop, Wake};
+use super::variables::Variables;
+use super::{pin, status, verify};
 use crate::api::names::{FINALIZER, annotation};
 use crate::api::{Reason, RunStatus, Stage, StagePhase, StageSet, StageSetStatus, StageStatus, Step};
 use crate::cluster::watch::{Owner, WatchKey};
 use crate::cluster::{Identity, Tenant};
 use crate::rules::backoff::{self, Cadence, RBAC_LADDER};
 use crate::rules::condition::{Situation, conditions, transition};
-use crate::rules::next::{Next, RunFacts, Standing, next};
 use crate::rules::spec;
+use crate::rules::next::{Next, RunFacts, Standing, next};
 use crate::source::Artifact;
 
 /// Progress texts are written at most this often (decisions 3.5).
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Nothing awaited has changed for so long: the stage counts as stuck (decisions 3.4).
 const STUCK_AFTER: Duration = Duration::from_secs(30);
+/// Steps in a row that a stumbling API server may cost before it counts as a failure: about a minute.
+const STUMBLES: u32 = 6;
 
 /// The working state of one step.
 pub struct Pass<'a> {
@@ -38,9 +42,15 @@ pub struct Pass<'a> {
     pub(super) memory: &'a mut Memory,
     /// What each stage deploys in this step: pinned by the run, or what the source offers.
     pub(super) artifacts: Vec<Artifact>,
+    /// The cluster objects are applied to.
+    pub(super) target: super::target::Aim,
+    /// Each stage's variables, or why they cannot be resolved yet.
+    pub(super) variables: Vec<Result<Variables, Failure>>,
     pub(super) requested: bool,
     /// Something newer than the unfinished run waits.
     pub(super) outdated: bool,
+    /// An update is held: what was applied last is looked after meanwhile.
+    pub(super) holding: bool,
     /// A record was rebuilt in this pass: nothing is pruned before the next.
     pub(super) prune_deferred: bool,
     /// Watches this StageSet needs from now on.
@@ -67,8 +77,11 @@ impl<'a> Pass<'a> {
             status,
             memory,
             artifacts: Vec::new(),
+            target: super::target::Aim::local(ctx),
+            variables: Vec::new(),
             requested: false,
             outdated: false,
+            holding: false,
             prune_deferred: false,
             needed: HashSet::new(),
             wrote_in_pass: false,
@@ -107,16 +120,21 @@ impl<'a> Pass<'a> {
             Windowed::Held { applied, hold } => (applied, Some(hold)),
             Windowed::Closed(end) => return Ok(end),
         };
+        self.holding = hold.is_some();
         let end = self.go_on(offered).await?;
         Ok(self.with_hold(end, hold))
     }
 
     /// Begins, resumes, or looks after what is deployed.
     async fn go_on(&mut self, offered: Vec<Artifact>) -> Result<End, Stop> {
+        if let Some(end) = self.connect().await {
+            return Ok(end);
+        }
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
+        self.resolve_variables().await;
         match self.restore_records().await {
             Ok(restored) => self.prune_deferred = restored,
-            Err((at, failure)) => return Ok(self.failed(at, failure)),
+            Err((at, failure)) => return self.failed(at, failure),
         }
         match self.next(&offered).await? {
             Next::Steady => self.steady().await,
@@ -146,10 +164,7 @@ impl<'a> Pass<'a> {
     }
 
     fn take_request(&mut self) {
-        let token = self
-            .annotation(annotation::REQUESTED_AT)
-            .filter(|t| !t.is_empty())
-            .map(str::to_owned);
+        let token = self.annotation(annotation::REQUESTED_AT).filter(|t| !t.is_empty()).map(str::to_owned);
         if token.is_some() && token != self.status.last_handled_reconcile_at {
             self.requested = true;
             self.status.last_handled_reconcile_at = token;
@@ -178,13 +193,7 @@ impl<'a> Pass<'a> {
             .spec
             .stages
             .iter()
-            .map(|stage| {
-                known
-                    .iter()
-                    .find(|s| s.name == stage.name)
-                    .cloned()
-                    .unwrap_or_else(|| StageStatus::named(&stage.name))
-            })
+            .map(|stage| known.iter().find(|s| s.name == stage.name).cloned().unwrap_or_else(|| StageStatus::named(&stage.name)))
             .collect();
     }
 
@@ -221,12 +230,7 @@ impl<'a> Pass<'a> {
     /// What the unfinished run has pinned, when it pins every stage of the spec.
     fn pinned(&self) -> Option<Vec<Artifact>> {
         let run = self.status.run.as_ref()?;
-        self.set
-            .spec
-            .stages
-            .iter()
-            .map(|stage| pin::recorded(run, &stage.name))
-            .collect()
+        self.set.spec.stages.iter().map(|stage| pin::recorded(run, &stage.name)).collect()
     }
 
     async fn next(&mut self, offered: &[Artifact]) -> Result<Next, Stop> {
@@ -254,12 +258,12 @@ impl<'a> Pass<'a> {
     async fn standing(&mut self, outdated: bool) -> Result<Standing, Stop> {
         let now = Timestamp::now();
         if let Some(at) = self.position(|s| s.phase == Some(StagePhase::Failed)) {
-            let due = self.retry_due(at, now) || self.recovered(at).await?;
+            let due = self.retry_due(at, now) || self.appeared(at).await || self.recovered(at).await?;
             return Ok(Standing::Failed { due });
         }
         match self.position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying)) {
             Some(at) => {
-                let known = self.knows_inputs(at);
+                let known = self.knows_inputs(at) && self.pinned().is_some();
                 let stuck = outdated && (self.unchanged_for_long(at, now) || self.in_error_wait(at).await?);
                 Ok(Standing::Verifying { stuck, known })
             }
@@ -280,10 +284,7 @@ impl<'a> Pass<'a> {
     }
 
     fn retry_due(&self, at: usize, now: Timestamp) -> bool {
-        let since = self.status.stages[at]
-            .step_started_at
-            .as_ref()
-            .map_or(Duration::ZERO, |t| elapsed(t, now));
+        let since = self.status.stages[at].step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, now));
         // A timer that fires a moment early must not cost a whole interval.
         since + Duration::from_millis(50) >= self.retry_wait(at)
     }
@@ -293,19 +294,46 @@ impl<'a> Pass<'a> {
         let cadence = self.cadence();
         let attempt = self.status.run.as_ref().map_or(1, |r| r.attempt);
         let rung = u32::try_from(attempt.saturating_sub(1)).unwrap_or(0);
+        if self.memory.missing.contains_key(&self.status.stages[at].name) {
+            return cadence.retry;
+        }
         match self.memory.remedies.get(&self.status.stages[at].name) {
-            Some(Remedy::Soon | Remedy::Right) => RBAC_LADDER.wait(rung).min(cadence.retry),
+            Some(Remedy::Stumble | Remedy::Soon | Remedy::Right) => RBAC_LADDER.wait(rung).min(cadence.retry),
             Some(Remedy::Change) => cadence.interval,
             Some(Remedy::Retry) | None => cadence.retry,
+        }
+    }
+
+    /// Whether the right or the kind that a failed stage lacks is there now: asked after 2 s, then less and less often.
+    async fn appeared(&mut self, at: usize) -> bool {
+        let stage = self.set.spec.stages[at].clone();
+        let Some((missing, asked, last)) = self.memory.missing.get(&stage.name).cloned() else {
+            return false;
+        };
+        if last.elapsed() + Duration::from_millis(50) < RBAC_LADDER.wait(asked) {
+            return false;
+        }
+        self.memory.missing.insert(stage.name.clone(), (missing.clone(), asked.saturating_add(1), Instant::now()));
+        let tenant = self.tenant(&stage);
+        match missing {
+            Missing::Access { verb, target } => tenant.may(verb, &target).await.unwrap_or(false),
+            Missing::Kind { api_version, kind } => tenant.served(&api_version, &kind).await.is_ok(),
+        }
+    }
+
+    /// When a failed stage is to be looked at again.
+    pub(super) fn again_in(&self, at: usize, waited: Duration) -> Duration {
+        let retry = self.retry_wait(at).saturating_sub(waited).max(Duration::from_millis(100));
+        match self.memory.missing.get(&self.status.stages[at].name) {
+            Some((_, asked, last)) => retry.min(RBAC_LADDER.wait(*asked).saturating_sub(last.elapsed())),
+            None => retry,
         }
     }
 
     fn unchanged_for_long(&self, at: usize, now: Timestamp) -> bool {
         let began = self.status.stages[at].step_started_at.as_ref().map(|t| t.0);
         let last = self.memory.changed_at.into_iter().chain(began).max();
-        last.is_some_and(|last| {
-            now.duration_since(last) >= jiff::SignedDuration::try_from(STUCK_AFTER).unwrap_or_default()
-        })
+        last.is_some_and(|last| now.duration_since(last) >= jiff::SignedDuration::try_from(STUCK_AFTER).unwrap_or_default())
     }
 
     /// When the awaited objects will count as stuck, if nothing changes.
@@ -317,17 +345,10 @@ impl<'a> Pass<'a> {
 
     async fn start(&mut self, offered: Vec<Artifact>, attempt: i32) -> Result<(), Stop> {
         let now = Timestamp::now();
-        let fresh = self
-            .pinned()
-            .is_none_or(|p| p.len() != offered.len() || !p.iter().zip(&offered).all(|(a, b)| pin::same(a, b)));
+        let fresh = self.pinned().is_none_or(|p| p.len() != offered.len() || !p.iter().zip(&offered).all(|(a, b)| pin::same(a, b)));
         let spec = self.set.spec.clone();
         self.status.run = Some(RunStatus {
-            artifacts: spec
-                .stages
-                .iter()
-                .zip(&offered)
-                .map(|(stage, artifact)| pin::record(&stage.name, artifact))
-                .collect(),
+            artifacts: spec.stages.iter().zip(&offered).map(|(stage, artifact)| pin::record(&stage.name, artifact)).collect(),
             attempt,
             generation: self.set.metadata.generation.unwrap_or_default(),
             started_at: match (&self.status.run, attempt) {
@@ -337,8 +358,8 @@ impl<'a> Pass<'a> {
         });
         self.artifacts = offered;
         self.memory.changed_at = None;
-        for (at, stage) in spec.stages.iter().enumerate() {
-            let inputs = render::inputs_digest(&self.artifacts[at], &spec, stage);
+        for at in 0..spec.stages.len() {
+            let inputs = self.inputs(at);
             let done = !fresh && self.is_done(at, &inputs);
             let entry = &mut self.status.stages[at];
             entry.message = None;
@@ -371,24 +392,21 @@ impl<'a> Pass<'a> {
         let spec = &self.set.spec;
         self.status.observed_generation == self.set.metadata.generation
             && !self.status.last_applied_revisions.is_empty()
-            && spec.stages.iter().enumerate().all(|(at, stage)| {
-                let inputs = render::inputs_digest(&self.artifacts[at], spec, stage);
+            && (0..spec.stages.len()).all(|at| {
+                let inputs = self.inputs(at);
                 self.is_done(at, &inputs) || (self.is_deployed(at, &inputs) && self.is_unhealthy(at))
             })
     }
 
     fn is_deployed(&self, at: usize, inputs: &str) -> bool {
         let entry = &self.status.stages[at];
-        entry.inputs_digest.as_deref() == Some(inputs)
-            && entry.applied_digest.as_deref() == Some(&self.artifacts[at].digest)
+        entry.inputs_digest.as_deref() == Some(inputs) && entry.applied_digest.as_deref() == Some(&self.artifacts[at].digest)
     }
 
     /// A deployed stage that turned unready later; there is no run.
     pub(super) fn is_unhealthy(&self, at: usize) -> bool {
         let entry = &self.status.stages[at];
-        self.status.run.is_none()
-            && matches!(entry.phase, Some(StagePhase::Verifying | StagePhase::Failed))
-            && entry.step == Some(Step::Done)
+        self.status.run.is_none() && matches!(entry.phase, Some(StagePhase::Verifying | StagePhase::Failed)) && entry.step == Some(Step::Done)
     }
 
     /// Puts a stage at a step, beginning now.
@@ -404,19 +422,14 @@ impl<'a> Pass<'a> {
     /// `stage "web" (2/3): applying`.
     pub(super) fn progress(&self, at: usize, what: &str) -> String {
         let entry = &self.status.stages[at];
-        format!(
-            "stage \"{}\" ({}/{}): {what}",
-            entry.name,
-            at + 1,
-            self.status.stages.len()
-        )
+        format!("stage \"{}\" ({}/{}): {what}", entry.name, at + 1, self.status.stages.len())
     }
 
     /// The tenant a stage acts as.
     pub(super) fn tenant(&self, stage: &Stage) -> Tenant {
         let account = crate::api::common::non_empty(&stage.service_account_name)
             .or(crate::api::common::non_empty(&self.set.spec.service_account_name));
-        self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, account))
+        self.target.cluster.tenant(Identity::of(&self.owner.namespace, account))
     }
 
     /// The intervals of this StageSet, defaults applied.
@@ -435,19 +448,18 @@ impl<'a> Pass<'a> {
     pub(super) async fn write(&mut self, situation: &Situation) -> Result<(), Stop> {
         let generation = self.set.metadata.generation.unwrap_or_default();
         let base = &self.ctx.config.runbook_base_url;
-        let before = self
-            .set
-            .status
-            .as_ref()
-            .map(|s| s.conditions.clone())
-            .unwrap_or_default();
+        let before = self.set.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
         self.status.conditions = conditions(&before, situation, generation, Timestamp::now(), base);
         if situation.observes_generation() {
             self.status.observed_generation = Some(generation);
         }
         self.set = status::write(self.ctx, self.owner, &self.set, &self.status, self.memory).await?;
         self.wrote_in_pass = true;
-        if let Some(event) = transition(&before, situation) {
+        let told = (situation.reason(), situation.message().to_owned());
+        if let Some(event) = transition(&before, situation)
+            && self.memory.told.as_ref() != Some(&told)
+        {
+            self.memory.told = Some(told);
             let revision = self.status.last_attempted_revisions.values().next().cloned();
             let notice = Notice::about(&self.set, event.reason, event.warning, situation.message());
             self.ctx.notifier.send(notice.with_revision(revision));
@@ -459,22 +471,14 @@ impl<'a> Pass<'a> {
         let namespace = &self.owner.namespace;
         self.publish_stages();
         let progress = matches!(end.situation, Situation::Unfinished { .. });
-        let too_soon = self
-            .memory
-            .wrote_at
-            .and_then(|at| PROGRESS_EVERY.checked_sub(at.elapsed()));
-        if progress
-            && self.only_texts_changed()
-            && let Some(rest) = too_soon
-        {
+        let too_soon = self.memory.wrote_at.and_then(|at| PROGRESS_EVERY.checked_sub(at.elapsed()));
+        if progress && self.only_texts_changed() && let Some(rest) = too_soon {
             self.ctx.hub.keep_only(self.owner, &self.needed);
             return Ok(earlier(end.wake, rest));
         }
         self.write(&end.situation).await?;
         if !progress {
-            self.ctx
-                .metrics
-                .outcome(namespace, &self.owner.name, end.situation.reason().as_str());
+            self.ctx.metrics.outcome(namespace, &self.owner.name, end.situation.reason().as_str());
         }
         self.ctx.hub.keep_only(self.owner, &self.needed);
         self.memory.undecided = 0;
@@ -498,49 +502,52 @@ impl<'a> Pass<'a> {
     }
 
     fn publish_stages(&self) {
-        let stages = self
-            .status
-            .stages
-            .iter()
-            .map(|s| (s.name.as_str(), s.phase == Some(StagePhase::Ready)));
+        let stages = self.status.stages.iter().map(|s| (s.name.as_str(), s.phase == Some(StagePhase::Ready)));
         self.ctx.metrics.stages(&self.owner.namespace, &self.owner.name, stages);
     }
 
-    /// Ends the step with a failed stage; the run stays, for its next attempt.
-    pub(super) fn failed(&mut self, at: usize, failure: Failure) -> End {
+    /// Ends the step with a failed stage; the run stays, for its next attempt. A stumble of the API server is no
+    /// failure before it has gone on for a while.
+    ///
+    /// # Errors
+    /// [`Stop::Stumbled`]: nothing is decided yet.
+    pub(super) fn failed(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
+        if failure.remedy == Remedy::Stumble && self.memory.undecided < STUMBLES {
+            return Err(Stop::Stumbled(stage_message(&self.status.stages[at].name, &failure)));
+        }
         let entry = &mut self.status.stages[at];
         let name = entry.name.clone();
         entry.phase = Some(StagePhase::Failed);
         entry.step_started_at = Some(MicroTime(Timestamp::now()));
         entry.waiting_for = None;
-        entry.message = Some(format!("{}: {}", failure.operation, failure.message));
+        entry.message = Some(failure.told());
         self.memory.remedies.insert(name.clone(), failure.remedy);
-        let message = format!("stage \"{name}\" {}: {}", failure.operation, failure.message);
-        tracing::error!(
-            stage = name,
-            op = failure.operation,
-            error = failure.message,
-            terminal = failure.remedy == Remedy::Change,
-            "stage failed"
-        );
+        match failure.missing.clone() {
+            Some(missing) => self.memory.missing.insert(name.clone(), (missing, 0, Instant::now())),
+            None => self.memory.missing.remove(&name),
+        };
+        let message = stage_message(&name, &failure);
+        tracing::error!(stage = name, op = failure.operation, error = failure.message, terminal = failure.remedy == Remedy::Change, "stage failed");
         let reason = failure.reason;
-        End {
+        Ok(End {
             situation: match failure.remedy {
                 Remedy::Change => Situation::Terminal { reason, message },
                 _ => Situation::Failed { reason, message },
             },
-            wake: Wake::In(self.retry_wait(at)),
-        }
+            wake: Wake::In(self.again_in(at, Duration::ZERO)),
+        })
     }
 
     /// A look at the objects of a stage.
-    pub(super) fn observer<'b>(&'b self, tenant: &'b Tenant, mode: verify::Mode) -> verify::Observer<'b> {
+    pub(super) fn observer<'b>(&'b self, tenant: &'b Tenant, judge: &'b Judge, mode: verify::Mode) -> verify::Observer<'b> {
         verify::Observer {
             ctx: self.ctx,
             owner: self.owner,
             tenant,
+            judge,
             polls: self.memory.polls,
             mode,
+            ignore: &[],
         }
     }
 
@@ -548,6 +555,12 @@ impl<'a> Pass<'a> {
     pub(super) fn since_look(&self) -> Option<Duration> {
         self.memory.looked_at.map(|at: Instant| at.elapsed())
     }
+}
+
+/// `stage "web" apply: …`, or `stage "web": …` where no operation is named.
+fn stage_message(name: &str, failure: &Failure) -> String {
+    let colon = if failure.operation.is_empty() { ":" } else { "" };
+    format!("stage \"{name}\"{colon} {}", failure.told())
 }
 
 fn suspended() -> End {

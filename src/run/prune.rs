@@ -5,14 +5,16 @@ use std::collections::BTreeSet;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, jittered};
 use super::record::{self, Record};
+use super::target::{of_record, same_reference};
 use super::verify::target_of;
-use crate::api::Reason;
 use crate::api::names::annotation;
+use crate::api::Reason;
 use crate::cluster::watch::Owner;
-use crate::cluster::{Error, Identity, Preconditions, Tenant};
+use crate::cluster::{Error, Identity, Preconditions, Target, Tenant};
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{
-    self, Deletion, DesiredStage, Entries, Entry, ObjectId, OwnerRef, PruneGuard, StagePrune, may_delete, prune_set,
+    self, Deletion, DesiredStage, Entries, Entry, NamespaceFacts, ObjectId, OwnerRef, PruneGuard, StagePrune,
+    is_foreign_in_namespace, may_delete, may_delete_namespace, prune_set,
 };
 
 /// What became of a set of objects to be deleted.
@@ -32,7 +34,7 @@ impl Pass<'_> {
         match self.prune().await {
             Ok(None) => {}
             Ok(Some(held)) => return Ok(held),
-            Err(failure) => return Ok(self.failed_prune(last, failure)),
+            Err(failure) => return self.failed_prune(last, failure),
         }
         self.status.last_applied_revisions = self.artifacts.iter().map(|a| (a.key(), a.revision.clone())).collect();
         let newer = self.status.last_attempted_revisions != self.status.last_applied_revisions;
@@ -40,11 +42,7 @@ impl Pass<'_> {
         self.memory.full_at = Some(std::time::Instant::now());
         tracing::info!(stages = self.status.stages.len(), ready = true, "StageSet synced");
         let again = newer || self.prune_deferred;
-        let wake = if again {
-            std::time::Duration::ZERO
-        } else {
-            jittered(self.cadence().steady)
-        };
+        let wake = if again { std::time::Duration::ZERO } else { jittered(self.cadence().steady) };
         Ok(End {
             situation: Situation::Succeeded {
                 message: self.deployed(),
@@ -53,27 +51,22 @@ impl Pass<'_> {
         })
     }
 
-    pub(super) fn failed_prune(&mut self, at: usize, failure: Failure) -> End {
+    pub(super) fn failed_prune(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
         let phase = self.status.stages[at].phase.clone();
         let message = failure.message.clone();
-        let end = self.failed(at, failure);
+        let end = self.failed(at, failure)?;
         // The stage itself is as it should be; only what left it is not gone yet.
         self.status.stages[at].phase = phase;
         self.status.stages[at].message = Some(message);
-        End {
+        Ok(End {
             wake: Wake::In(self.cadence().retry.min(crate::rules::backoff::RBAC_LADDER.last)),
             ..end
-        }
+        })
     }
 
     /// `deployed 2 stages at main@sha1:…`.
     pub(super) fn deployed(&self) -> String {
-        let mut revisions: Vec<&str> = self
-            .artifacts
-            .iter()
-            .map(|a| a.revision.as_str())
-            .filter(|r| !r.is_empty())
-            .collect();
+        let mut revisions: Vec<&str> = self.artifacts.iter().map(|a| a.revision.as_str()).filter(|r| !r.is_empty()).collect();
         revisions.dedup();
         let count = self.status.stages.len();
         let stages = if count == 1 { "stage" } else { "stages" };
@@ -97,13 +90,13 @@ impl Pass<'_> {
             });
         }
         let records = record::all(self.ctx, self.owner);
-        let stored: Vec<_> = records.iter().map(|(stored, _)| stored.clone()).collect();
-        let plans = prune_set(&stored, &desired).map_err(|claims| {
-            Failure::retried(
-                "prune",
-                claims.iter().map(|c| c.id.to_string()).collect::<Vec<_>>().join(", "),
-            )
-        })?;
+        let now = self.target.recorded.clone();
+        let here = |record: &Record| same_reference(record.target.as_ref(), now.as_ref());
+        let stored = |on: &dyn Fn(&Record) -> bool| -> Vec<_> { records.iter().filter(|(_, r)| on(r)).map(|(s, _)| s.clone()).collect() };
+        let claimed = |claims: Vec<inventory::DuplicateClaim>| Failure::retried("prune", claims.iter().map(|c| c.id.to_string()).collect::<Vec<_>>().join(", "));
+        let mut plans = prune_set(&stored(&here), &desired).map_err(claimed)?;
+        // What another cluster has of the same name is not what is wanted here.
+        plans.extend(prune_set(&stored(&|r| !here(r)), &[]).map_err(claimed)?);
         for plan in &plans {
             if let Some(held) = self.guard(plan) {
                 return Ok(Some(held));
@@ -111,9 +104,37 @@ impl Pass<'_> {
         }
         for plan in &plans {
             let record = records.iter().find(|(s, _)| s.name == plan.stage).map(|(_, r)| r);
-            self.prune_stage(plan, record.unwrap_or(&Record::default())).await?;
+            if let Some(held) = self.prune_stage(plan, record.unwrap_or(&Record::default())).await? {
+                return Ok(Some(held));
+            }
         }
+        self.adopt_cluster().await?;
         Ok(None)
+    }
+
+    /// Nothing of the time before is left: from here on the records name the cluster that is reached now.
+    async fn adopt_cluster(&mut self) -> Result<(), Failure> {
+        let spec = self.set.spec.clone();
+        for (at, stage) in spec.stages.iter().enumerate() {
+            let record = record::of_stage(self.ctx, self.owner, &stage.name);
+            if !record.shards.is_empty() && record.target != self.target.recorded {
+                let written = self.recorder(at, stage).write(&record.entries()).await;
+                written.map_err(|e| Failure::of_request("prune", &e))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn prune_held(&self, message: String) -> End {
+        End {
+            situation: Situation::Held {
+                reason: Reason::PruneHeld,
+                message,
+                retrying: false,
+                deployed: false,
+            },
+            wake: Wake::In(jittered(self.cadence().interval)),
+        }
     }
 
     fn guard(&self, plan: &StagePrune) -> Option<End> {
@@ -123,30 +144,30 @@ impl Pass<'_> {
         };
         let at = self.status.stages.iter().position(|s| s.name == plan.stage);
         let revision = at.map_or("", |at| self.artifacts[at].revision.as_str());
-        let hold = guard
-            .check(plan, revision, self.annotation(annotation::CONFIRM_PRUNE))
-            .err()?;
-        Some(End {
-            situation: Situation::Held {
-                reason: Reason::PruneHeld,
-                message: hold.to_string(),
-                retrying: false,
-                deployed: false,
-            },
-            wake: Wake::In(jittered(self.cadence().interval)),
-        })
+        let hold = guard.check(plan, revision, self.annotation(annotation::CONFIRM_PRUNE)).err()?;
+        Some(self.prune_held(hold.to_string()))
     }
 
-    async fn prune_stage(&mut self, plan: &StagePrune, record: &Record) -> Result<(), Failure> {
-        let tenant = self
-            .ctx
-            .cluster
-            .tenant(Identity::of(&self.owner.namespace, record.account.as_deref()));
-        let removal = remove(&tenant, self.owner, &plan.delete).await;
+    /// Deletes what left one stage, on the cluster and as the account it was applied with. `Some` when that has to be
+    /// confirmed first.
+    async fn prune_stage(&mut self, plan: &StagePrune, record: &Record) -> Result<Option<End>, Failure> {
+        let left_alone = super::target::set_aside_from(&plan.stage)
+            .and_then(|stage| self.set.spec.stages.iter().find(|s| s.name == stage))
+            .is_some_and(|stage| !stage.prunes());
+        let delete = if left_alone { &[][..] } else { &plan.delete };
+        let mut removal = Removal::default();
+        if !delete.is_empty() {
+            let cluster = of_record(self.ctx, self.owner, &self.set, record).await.map_err(|e| super::target::failure(&e))?;
+            if let Some(other) = self.other_cluster(&plan.stage, record, &cluster).await? {
+                return Ok(Some(self.prune_held(other.to_string())));
+            }
+            let tenant = cluster.tenant(Identity::of(&self.owner.namespace, record.account.as_deref()));
+            removal = remove(&tenant, self.owner, delete).await;
+        } else if left_alone {
+            removal.settled = plan.delete.iter().map(|e| e.id.clone()).collect();
+        }
         let mut kept: Entries = record.entries();
-        kept.retain(|id, _| {
-            !removal.settled.contains(id) && !plan.forgotten.contains(id) && !plan.moved.iter().any(|(m, _)| m == id)
-        });
+        kept.retain(|id, _| !removal.settled.contains(id) && !plan.forgotten.contains(id) && !plan.moved.iter().any(|(m, _)| m == id));
         let position = self.status.stages.iter().position(|s| s.name == plan.stage);
         match position {
             Some(at) => {
@@ -158,20 +179,16 @@ impl Pass<'_> {
                 entry.shards = i32::try_from(shards).ok();
             }
             None if kept.is_empty() => {
-                record::delete_all(self.ctx, self.owner, &plan.stage)
-                    .await
-                    .map_err(|e| Failure::of_request("prune", &e))?;
+                record::delete_all(self.ctx, self.owner, &plan.stage).await.map_err(|e| Failure::of_request("prune", &e))?;
             }
             None => {}
         }
         match removal.errors.first() {
-            None => Ok(()),
+            None => Ok(None),
             Some(first) => {
                 let mut failure = Failure::of_request("prune", first);
                 if removal.errors.len() > 1 {
-                    failure
-                        .message
-                        .push_str(&format!(" (and {} more)", removal.errors.len() - 1));
+                    failure.message.push_str(&format!(" (and {} more)", removal.errors.len() - 1));
                 }
                 Err(failure)
             }
@@ -220,13 +237,14 @@ async fn remove_one(tenant: &Tenant, owner: &Owner, entry: &Entry) -> Result<boo
             tracing::info!(object = %target, %skip, "a recorded object is left alone");
             Ok(false)
         }
-        Deletion::Delete(_)
-            if entry.id.kind == "Namespace" && entry.id.group.is_empty() && entry.id.name == owner.namespace =>
-        {
-            tracing::info!(object = %target, "the namespace the StageSet lives in is left alone");
-            Ok(false)
-        }
         Deletion::Delete(only_if) => {
+            if entry.id.kind == "Namespace"
+                && entry.id.group.is_empty()
+                && let Err(refusal) = may_delete_namespace(&namespace_facts(tenant, owner, &ours, &entry.id.name).await?)
+            {
+                tracing::warn!(object = %target, %refusal, "a namespace is left alone");
+                return Ok(false);
+            }
             let only_if = Preconditions {
                 uid: only_if.uid,
                 resource_version: None,
@@ -238,4 +256,37 @@ async fn remove_one(tenant: &Tenant, owner: &Owner, entry: &Entry) -> Result<boo
             }
         }
     }
+}
+
+/// What a namespace holds, as far as the tenant can see: nobody else's objects go with it (run 19, decisions 6).
+async fn namespace_facts(tenant: &Tenant, owner: &Owner, ours: &OwnerRef, name: &str) -> Result<NamespaceFacts, Error> {
+    let mut facts = NamespaceFacts {
+        name: name.to_owned(),
+        holds_stage_set: tenant.cluster().is_local() && owner.namespace == name,
+        foreign: Vec::new(),
+        unread: Vec::new(),
+    };
+    for (api_version, kind) in tenant.cluster().kinds().namespaced() {
+        if facts.holds_stage_set || !facts.foreign.is_empty() {
+            break;
+        }
+        let target = Target {
+            api_version,
+            kind,
+            namespace: Some(name.to_owned()),
+            name: String::new(),
+        };
+        match tenant.list(&target, None).await {
+            Ok(items) => facts.foreign.extend(items.into_iter().filter_map(|mut item| {
+                item["apiVersion"] = target.api_version.clone().into();
+                item["kind"] = target.kind.clone().into();
+                is_foreign_in_namespace(&item, ours).then(|| ObjectId::of(&item)).flatten()
+            })),
+            // Kinds that can only be created (reviews, bindings) hold nothing.
+            Err(e) if matches!(e.code(), Some(404 | 405)) => {}
+            Err(e) if e.is_forbidden() => facts.unread.push(target.kind),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(facts)
 }

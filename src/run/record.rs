@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use crate::api::names::{API_VERSION, FIELD_MANAGER};
-use crate::api::{StageInventory, StageSet};
+use crate::api::{InventoryTarget, StageInventory, StageSet};
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Identity, Preconditions, Target};
 use crate::rules::inventory::{
@@ -24,6 +24,8 @@ pub struct Record {
     pub position: i64,
     /// ServiceAccount the objects were applied as.
     pub account: Option<String>,
+    /// The cluster they were applied to; none for the local one.
+    pub target: Option<InventoryTarget>,
     pub shards: Vec<Shard>,
 }
 
@@ -72,6 +74,7 @@ fn collect(shards: &[Arc<StageInventory>], stage: &str) -> Record {
         record.shards.push(Shard::read(name, label.map(String::as_str), raw));
         record.position = i64::from(shard.spec.stage_position.unwrap_or_default());
         record.account = record.account.or_else(|| shard.spec.service_account_name.clone());
+        record.target = record.target.or_else(|| shard.spec.target.clone());
     }
     record
 }
@@ -83,10 +86,21 @@ pub struct Recorder<'a> {
     pub owner: &'a Owner,
     pub stage: &'a str,
     pub position: usize,
-    pub account: Option<&'a str>,
+    pub account: Option<String>,
+    pub target: Option<InventoryTarget>,
 }
 
 impl Recorder<'_> {
+    /// The same while what was stored before may still have to be pruned: with the identity and on the cluster it was
+    /// applied with.
+    pub fn before_prune(mut self, stored: &Record, rendered: &Entries) -> Self {
+        if !stored.shards.is_empty() && stored.entries().keys().any(|id| !rendered.contains_key(id)) {
+            self.account.clone_from(&stored.account);
+        }
+        self.target = super::target::carried_over(stored, self.target.as_ref());
+        self
+    }
+
     /// Makes the shards hold exactly `wanted`; no request where they do already. Returns their number.
     ///
     /// # Errors
@@ -144,7 +158,7 @@ impl Recorder<'_> {
     }
 
     fn header_changed(&self, stored: &Record) -> bool {
-        stored.position != self.position as i64 || stored.account.as_deref() != self.account
+        stored.position != self.position as i64 || stored.account != self.account || stored.target != self.target
     }
 
     fn raw(&self, shard: &Shard) -> Vec<RawEntry> {
@@ -284,6 +298,7 @@ impl Recorder<'_> {
             "spec": {
                 "stagePosition": self.position,
                 "serviceAccountName": self.account,
+                "target": self.target,
                 "entries": entries,
             },
         })
@@ -297,6 +312,32 @@ enum Clash {
     /// The cache was behind; it has caught up, so plan again.
     Outdated,
     Failed(Error),
+}
+
+/// Puts the shards of a stage under another stage's name.
+///
+/// # Errors
+/// The first failed write.
+pub async fn rename(ctx: &Context, owner: &Owner, stage: &str, to: &str) -> Result<(), Error> {
+    let tenant = ctx.cluster.tenant(Identity::Controller);
+    for shard in ctx.inventories.of(owner).iter().filter(|s| stage_of(s) == Some(stage)) {
+        let target = Target {
+            api_version: API_VERSION.into(),
+            kind: "StageInventory".into(),
+            namespace: Some(owner.namespace.clone()),
+            name: shard.metadata.name.clone().unwrap_or_default(),
+        };
+        let patch = json!({"metadata": {
+            "resourceVersion": shard.metadata.resource_version,
+            "labels": {(keys::STAGE): to},
+        }});
+        let renamed = tenant.merge(&target, None, &patch, FIELD_MANAGER).await?;
+        ctx.inventories.observe(serde_json::from_value(renamed).map_err(|source| Error::Decode {
+            what: "read back a StageInventory".into(),
+            source,
+        })?);
+    }
+    Ok(())
 }
 
 /// Deletes every shard of a stage that left the spec, once nothing of it is left.

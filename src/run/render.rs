@@ -1,6 +1,6 @@
 //! From a pinned artifact to the objects a stage wants: fetch, build, default the namespace, label.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use base64::Engine;
@@ -8,14 +8,15 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::context::Context;
-use super::outcome::{Failure, Remedy};
-use crate::api::names::label;
-use crate::api::{Reason, Stage, StageSetSpec};
+use super::outcome::Failure;
+use crate::api::names::{label, object_annotation};
+use crate::api::{Patch, Stage, StageSetSpec};
 use crate::cluster::watch::Owner;
 use crate::cluster::{self, Target, Tenant};
-use crate::manifest::{self, BuildOptions, tree::FileTree};
+use crate::manifest::substitute::substitute_objects;
+use crate::manifest::{self, BuildOptions, PatchTarget, StagePatch, tree::FileTree};
 use crate::rules::inventory::ObjectId;
-use crate::source::Artifact;
+use crate::source::{Artifact, Tree};
 
 /// What a stage wants to exist.
 #[derive(Debug, Clone, Default)]
@@ -23,17 +24,23 @@ pub struct Rendered {
     pub objects: Vec<Value>,
     pub ids: BTreeSet<ObjectId>,
     pub warnings: Vec<String>,
+    /// Objects that Helm would have run as hooks; here they are applied like any other.
+    pub hooks: Vec<String>,
 }
 
 /// Digest over everything that decides what a stage applies: artifact, identity, the stage's own spec.
-pub fn inputs_digest(artifact: &Artifact, spec: &StageSetSpec, stage: &Stage) -> String {
+pub fn inputs_digest(artifact: &Artifact, spec: &StageSetSpec, stage: &Stage, variables: &str) -> String {
     let mut hasher = Sha256::new();
     let mut add = |text: &str| {
         hasher.update(text.len().to_be_bytes());
         hasher.update(text.as_bytes());
     };
     add(&artifact.digest);
+    add(variables);
     add(spec.service_account_name.as_deref().unwrap_or_default());
+    if let Some(reference) = &spec.kube_config {
+        add(&serde_json::to_string(reference).unwrap_or_default());
+    }
     // Field order is the declaration order, so the text is stable for a given release.
     add(&serde_json::to_string(&spec.ignore).unwrap_or_default());
     add(&serde_json::to_string(stage).unwrap_or_default());
@@ -51,6 +58,7 @@ pub async fn stage(
     owner: &Owner,
     stage: &Stage,
     artifact: &Artifact,
+    variables: BTreeMap<String, String>,
     tenant: &Tenant,
 ) -> Result<Rendered, Failure> {
     let tree = ctx.artifacts.tree(artifact).await.map_err(|e| {
@@ -60,29 +68,24 @@ pub async fn stage(
     let directory = tree
         .build_directory(stage.path())
         .map_err(|e| Failure::of_source(&crate::source::Error::Path(e)))?;
-    let options = BuildOptions::default();
-    let built = tokio::task::spawn_blocking(move || {
-        let files = tree
-            .files
-            .iter()
-            .map(|(path, content)| (path.as_str(), content.clone()));
-        let files = FileTree::from_files(files).map_err(manifest::Error::from)?;
-        manifest::build_with_warnings(&files, &directory, &options)
-    })
-    .await
-    .map_err(|e| Failure::retried("build", format!("the build broke off: {e}")))?
-    .map_err(|e| Failure {
-        reason: Reason::StageFailed,
-        operation: "build",
-        message: e.to_string(),
-        remedy: Remedy::Retry,
-    })?;
+    let options = BuildOptions {
+        patches: stage.patches.iter().map(stage_patch).collect(),
+    };
+    let built = tokio::task::spawn_blocking(move || build(&tree, &directory, &options, &variables))
+        .await
+        .map_err(|e| Failure::retried("build", format!("the build broke off: {e}")))??;
     let mut rendered = Rendered {
         warnings: built.warnings,
         ..Rendered::default()
     };
     let definitions = Definitions::of(&built.objects);
     for mut object in built.objects {
+        if is_helm_hook(&object) {
+            if !stage.applies_helm_hooks() {
+                continue;
+            }
+            rendered.hooks.extend(ObjectId::of(&object).map(|id| id.to_string()));
+        }
         settle_namespace(&mut object, owner, tenant, &definitions).await?;
         normalise(&mut object);
         stamp(&mut object, owner, &stage.name);
@@ -97,6 +100,31 @@ pub async fn stage(
         }
     }
     Ok(rendered)
+}
+
+/// The part that takes processor time and nothing else.
+fn build(tree: &Tree, directory: &str, options: &BuildOptions, variables: &BTreeMap<String, String>) -> Result<manifest::Built, Failure> {
+    let failed = |message: String| Failure::retried("build", message);
+    let files = tree.files.iter().map(|(path, content)| (path.as_str(), content.clone()));
+    let files = FileTree::from_files(files).map_err(|e| failed(e.to_string()))?;
+    let mut built = manifest::build_with_warnings(&files, directory, options).map_err(|e| failed(e.to_string()))?;
+    built.objects = substitute_objects(built.objects, variables, true).map_err(|e| failed(e.to_string()))?;
+    Ok(built)
+}
+
+fn stage_patch(patch: &Patch) -> StagePatch {
+    StagePatch {
+        patch: patch.patch.clone(),
+        target: patch.target.as_ref().map(|target| PatchTarget {
+            group: target.group.clone().unwrap_or_default(),
+            version: target.version.clone().unwrap_or_default(),
+            kind: target.kind.clone().unwrap_or_default(),
+            name: target.name.clone().unwrap_or_default(),
+            namespace: target.namespace.clone().unwrap_or_default(),
+            label_selector: target.label_selector.clone().unwrap_or_default(),
+            annotation_selector: target.annotation_selector.clone().unwrap_or_default(),
+        }),
+    }
 }
 
 /// Errors about a source of another namespace say nothing about it (decisions 7).
@@ -166,6 +194,11 @@ async fn settle_namespace(
         metadata.insert("namespace".into(), Value::String(owner.namespace.clone()));
     }
     Ok(())
+}
+
+fn is_helm_hook(object: &Value) -> bool {
+    let annotations = object.pointer("/metadata/annotations");
+    annotations.and_then(|a| a.get(object_annotation::HELM_HOOK)).is_some()
 }
 
 /// Takes out what only a server writes, and folds `stringData` as the server would, so that what is

@@ -59,7 +59,7 @@ impl Pass<'_> {
 
     async fn restore(&mut self, at: usize, stage: &Stage) -> Result<bool, Failure> {
         let tenant = self.tenant(stage);
-        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], &tenant).await?;
+        let rendered = self.render(at, stage, &tenant).await?;
         let mut wanted: Entries = rendered
             .objects
             .iter()

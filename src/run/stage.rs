@@ -7,13 +7,14 @@ use jiff::Timestamp;
 
 use super::apply::Applier;
 use super::context::{Known, StageMemory};
+use super::judge::Judge;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
 use super::record::{Recorder, parent_name};
 use super::render::{self, Rendered};
 use super::verify::{Mode, target_of};
 use crate::api::reason::Class;
-use crate::api::{Stage, StagePhase, Step};
+use crate::api::{Stage, StagePhase, StageSetSpec, Step};
 use crate::cluster::{Target, Tenant};
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{DesiredStage, Entries, Entry, ObjectId, applyset_id, find_duplicate_claims, union};
@@ -38,33 +39,52 @@ impl Pass<'_> {
     /// Takes the stages in order as far as they go without waiting, then prunes and ends the run.
     pub(super) async fn stages(&mut self) -> Result<End, Stop> {
         let spec = self.set.spec.clone();
+        if self.is_superseded() {
+            return self.end_verify(&spec).await;
+        }
         for (at, stage) in spec.stages.iter().enumerate() {
-            let inputs = render::inputs_digest(&self.artifacts[at], &spec, stage);
+            if self.variables[at].is_err() {
+                self.variables[at] = self.variables_of(stage).await;
+            }
+            let inputs = self.inputs(at);
             if self.is_done(at, &inputs) {
                 continue;
+            }
+            if let Err(failure) = self.variables[at].clone() {
+                return self.failed(at, failure);
             }
             match self.stage(at, stage, inputs).await? {
                 Flow::Ready => {}
                 Flow::End(end) => return Ok(end),
             }
-            if self.status.run.as_ref().map(|r| r.generation) != self.set.metadata.generation {
-                // The verify has ended; a newer generation begins its own run.
-                return Ok(self.unfinished(at, "a newer generation begins", Wake::In(Duration::ZERO)));
-            }
         }
         self.conclude().await
+    }
+
+    /// Whether the spec has changed since the run began.
+    fn is_superseded(&self) -> bool {
+        self.status.run.as_ref().map(|r| r.generation) != self.set.metadata.generation
+    }
+
+    /// A run for an older spec only ends the verify it is at; then the newer one begins.
+    async fn end_verify(&mut self, spec: &StageSetSpec) -> Result<End, Stop> {
+        let at = self.status.stages.iter().position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying));
+        let at = at.unwrap_or_default();
+        match self.verify(at, &spec.stages[at], self.watched_mode()).await? {
+            Flow::Ready => Ok(self.unfinished(at, "a newer spec takes over", Wake::In(Duration::ZERO))),
+            Flow::End(end) => Ok(end),
+        }
     }
 
     async fn stage(&mut self, at: usize, stage: &Stage, inputs: String) -> Result<Flow, Stop> {
         let entry = &self.status.stages[at];
         let verifying = entry.step == Some(Step::Verify) && entry.phase == Some(StagePhase::Verifying);
         let same = entry.inputs_digest.as_deref() == Some(&inputs);
-        let newer = self.status.run.as_ref().map(|r| r.generation) != self.set.metadata.generation;
-        if verifying && (same || newer) {
+        if verifying && same {
             if !self.knows_inputs(at)
                 && let Err(failure) = self.relearn(at, stage).await
             {
-                return Ok(Flow::End(self.failed(at, failure)));
+                return Ok(Flow::End(self.failed(at, failure)?));
             }
             return self.verify(at, stage, self.watched_mode()).await;
         }
@@ -72,9 +92,7 @@ impl Pass<'_> {
     }
 
     async fn apply(&mut self, at: usize, stage: &Stage, inputs: String) -> Result<Flow, Stop> {
-        if self.status.stages[at].step != Some(Step::Apply)
-            || self.status.stages[at].phase != Some(StagePhase::Applying)
-        {
+        if self.status.stages[at].step != Some(Step::Apply) || self.status.stages[at].phase != Some(StagePhase::Applying) {
             self.enter(at, StagePhase::Applying, Step::Apply);
         }
         let artifact = self.artifacts[at].clone();
@@ -85,12 +103,12 @@ impl Pass<'_> {
         self.write_intent(at).await?;
         let tenant = self.tenant(stage);
         match self.apply_objects(at, stage, &tenant, inputs).await {
-            Err(failure) => Ok(Flow::End(self.failed(at, failure))),
+            Err(failure) => Ok(Flow::End(self.failed(at, failure)?)),
             Ok(Some(waiting)) => {
                 self.status.stages[at].waiting_for = Some(waiting.clone());
                 self.watch_definitions(&tenant, stage).await;
                 let end = self.unfinished(at, &format!("waits for {waiting}"), Wake::In(DEFINITIONS_AGAIN));
-                Ok(Flow::End(self.bounded(at, stage, end, "apply")))
+                Ok(Flow::End(self.bounded(at, stage, end, "apply")?))
             }
             Ok(None) => {
                 let entry = &mut self.status.stages[at];
@@ -105,10 +123,7 @@ impl Pass<'_> {
 
     /// The intent goes out before the effect: at the start of a pass, and again where the pass took long.
     async fn write_intent(&mut self, at: usize) -> Result<(), Stop> {
-        let recent = self
-            .memory
-            .wrote_at
-            .is_some_and(|w: Instant| w.elapsed() < Duration::from_secs(1));
+        let recent = self.memory.wrote_at.is_some_and(|w: Instant| w.elapsed() < Duration::from_secs(1));
         if self.wrote_in_pass && recent {
             return Ok(());
         }
@@ -116,22 +131,32 @@ impl Pass<'_> {
         self.write(&Situation::Unfinished { message }).await
     }
 
+    /// Digest over what the stage is to apply.
+    pub(super) fn inputs(&self, at: usize) -> String {
+        let variables = self.variables.get(at).and_then(|v| v.as_ref().ok());
+        // Unresolved variables never equal any that were.
+        let digest = variables.map_or("unresolved", |v| v.digest.as_str());
+        render::inputs_digest(&self.artifacts[at], &self.set.spec, &self.set.spec.stages[at], digest)
+    }
+
+    /// Fetches and builds a stage with its variables.
+    pub(super) async fn render(&self, at: usize, stage: &Stage, tenant: &Tenant) -> Result<Rendered, Failure> {
+        let variables = self.variables[at].clone()?.values;
+        render::stage(self.ctx, self.owner, stage, &self.artifacts[at], variables, tenant).await
+    }
+
     /// Renders, records and applies. `Some` names definitions that are not in force yet.
-    async fn apply_objects(
-        &mut self,
-        at: usize,
-        stage: &Stage,
-        tenant: &Tenant,
-        inputs: String,
-    ) -> Result<Option<String>, Failure> {
-        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await?;
+    async fn apply_objects(&mut self, at: usize, stage: &Stage, tenant: &Tenant, inputs: String) -> Result<Option<String>, Failure> {
+        let judge = Judge::of(stage, &self.owner.namespace)?;
+        let rendered = self.render(at, stage, tenant).await?;
         self.refuse_duplicates(at, &rendered).await?;
+        self.tell_build(at, stage, &rendered);
         self.record(at, stage, &rendered).await?;
         let memory = self.memory.stages.entry(stage.name.clone()).or_default();
         // Every object is in the memory from here on, so that a crash of the apply in the middle still awaits all.
         let mut known: BTreeMap<ObjectId, Known> = std::mem::take(&mut memory.objects);
         known.retain(|id, _| rendered.ids.contains(id));
-        let applier = self.applier(stage, tenant)?;
+        let applier = self.applier(stage, tenant, &judge)?;
         let report = applier.run(rendered.objects, &mut known).await;
         let complete = known.len() == rendered.ids.len();
         let memory = self.memory.stages.entry(stage.name.clone()).or_default();
@@ -141,6 +166,28 @@ impl Pass<'_> {
         };
         self.memory.changed_at = Some(Timestamp::now());
         report.map(|r| r.waiting)
+    }
+
+    /// What is worth knowing about a build: its warnings in the log, hooks that are no hooks here as an event.
+    fn tell_build(&mut self, at: usize, stage: &Stage, rendered: &Rendered) {
+        for warning in &rendered.warnings {
+            tracing::warn!(stage = stage.name, warning, "build warning");
+        }
+        if rendered.hooks.is_empty() {
+            return;
+        }
+        let note = format!(
+            "stage \"{}\" at {}: applied like other objects although annotated as Helm hooks: {}; set applyHelmHookResources: false to leave them out",
+            stage.name,
+            self.artifacts[at].revision,
+            rendered.hooks.join(", ")
+        );
+        let told = (crate::api::Reason::HelmHookApplied, note.clone());
+        if self.memory.told_hooks.as_ref() != Some(&told) {
+            self.memory.told_hooks = Some(told);
+            let notice = super::notify::Notice::about(&self.set, crate::api::Reason::HelmHookApplied, true, note);
+            self.ctx.notifier.send(notice);
+        }
     }
 
     /// Refuses, before anything is applied, an object that an earlier stage of this run renders too.
@@ -170,36 +217,31 @@ impl Pass<'_> {
                     claim.id, claim.first, claim.second
                 ),
                 remedy: super::outcome::Remedy::Change,
+                missing: None,
             }),
         }
     }
 
     /// What a stage renders in this run: remembered, or built again after a restart.
-    pub(super) async fn desired_ids(
-        &mut self,
-        at: usize,
-        stage: &Stage,
-    ) -> Result<std::collections::BTreeSet<ObjectId>, Failure> {
+    pub(super) async fn desired_ids(&mut self, at: usize, stage: &Stage) -> Result<std::collections::BTreeSet<ObjectId>, Failure> {
         if self.knows_inputs(at) {
             let memory = self.memory.stages.get(&stage.name);
             return Ok(memory.map(|m| m.objects.keys().cloned().collect()).unwrap_or_default());
         }
         let tenant = self.tenant(stage);
-        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], &tenant).await?;
+        let rendered = self.render(at, stage, &tenant).await?;
         Ok(rendered.ids)
     }
 
     /// Records stored and rendered objects, before anything is applied.
     async fn record(&mut self, at: usize, stage: &Stage, rendered: &Rendered) -> Result<(), Failure> {
-        let now: Entries = rendered
-            .objects
-            .iter()
-            .filter_map(Entry::of)
-            .map(|e| (e.id, e.version))
-            .collect();
-        let stored = super::record::of_stage(self.ctx, self.owner, &stage.name).entries();
-        let wanted = union(&stored, &now);
-        let shards = self.recorder(at, stage).write(&wanted).await;
+        let now: Entries = rendered.objects.iter().filter_map(Entry::of).map(|e| (e.id, e.version)).collect();
+        let target = self.target.recorded.as_ref();
+        let aside = super::target::set_aside(self.ctx, self.owner, &stage.name, target).await;
+        aside.map_err(|e| Failure::of_request("record inventory", &e))?;
+        let stored = super::record::of_stage(self.ctx, self.owner, &stage.name);
+        let wanted = union(&stored.entries(), &now);
+        let shards = self.recorder(at, stage).before_prune(&stored, &now).write(&wanted).await;
         let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
         let entry = &mut self.status.stages[at];
         entry.entries_count = i64::try_from(wanted.len()).ok();
@@ -208,11 +250,12 @@ impl Pass<'_> {
     }
 
     /// An apply of this stage's objects, under its policy.
-    pub(super) fn applier<'b>(&'b self, stage: &Stage, tenant: &'b Tenant) -> Result<Applier<'b>, Failure> {
+    pub(super) fn applier<'b>(&'b self, stage: &Stage, tenant: &'b Tenant, judge: &'b Judge) -> Result<Applier<'b>, Failure> {
         Ok(Applier {
             ctx: self.ctx,
             owner: self.owner,
             tenant,
+            judge,
             part_of: applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace),
             policy: super::treatment::policy(stage),
             ignore: super::treatment::ignore(&self.set.spec, stage)?,
@@ -227,18 +270,17 @@ impl Pass<'_> {
             stage: &stage.name,
             position: at,
             account: crate::api::common::non_empty(&stage.service_account_name)
-                .or(crate::api::common::non_empty(&self.set.spec.service_account_name)),
+                .or(crate::api::common::non_empty(&self.set.spec.service_account_name))
+                .map(str::to_owned),
+            target: self.target.recorded.clone(),
         }
     }
 
     /// After a restart, or for objects nobody here has seen: what the stage awaits is built again, and judged anew.
     async fn relearn(&mut self, at: usize, stage: &Stage) -> Result<(), Failure> {
         let tenant = self.tenant(stage);
-        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], &tenant).await?;
-        let changed_at = self.status.stages[at]
-            .step_started_at
-            .as_ref()
-            .map_or_else(Timestamp::now, |t| t.0);
+        let rendered = self.render(at, stage, &tenant).await?;
+        let changed_at = self.status.stages[at].step_started_at.as_ref().map_or_else(Timestamp::now, |t| t.0);
         let objects = rendered
             .objects
             .iter()
@@ -249,9 +291,7 @@ impl Pass<'_> {
             })
             .collect();
         let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
-        self.memory
-            .stages
-            .insert(stage.name.clone(), StageMemory { inputs, objects });
+        self.memory.stages.insert(stage.name.clone(), StageMemory { inputs, objects });
         Ok(())
     }
 
@@ -267,7 +307,7 @@ impl Pass<'_> {
         let tenant = self.tenant(stage);
         let look = match self.look(stage, &tenant, mode).await {
             Ok(look) => look,
-            Err(failure) => return Ok(Flow::End(self.failed(at, failure))),
+            Err(failure) => return Ok(Flow::End(self.failed(at, failure)?)),
         };
         if look.changed {
             self.memory.changed_at = Some(Timestamp::now());
@@ -280,13 +320,9 @@ impl Pass<'_> {
                 self.ctx.metrics.stage_applied.with_label_values(&labels).inc();
                 Ok(Flow::Ready)
             }
-            Overall::Failed(failed)
-                if failed
-                    .iter()
-                    .any(|f| !matches!(f.readiness, Readiness::Failed { recoverable: true, .. })) =>
-            {
+            Overall::Failed(failed) if failed.iter().any(|f| !matches!(f.readiness, Readiness::Failed { recoverable: true, .. })) => {
                 let message = name_blockers(&failed, NAMED);
-                Ok(Flow::End(self.failed(at, Failure::retried("verify", message))))
+                Ok(Flow::End(self.failed(at, Failure::retried("verify", message))?))
             }
             Overall::Failed(waiting) | Overall::Waiting(waiting) => {
                 let mut blocking = name_blockers(&waiting, NAMED);
@@ -296,35 +332,27 @@ impl Pass<'_> {
                 self.status.stages[at].waiting_for = Some(blocking.clone());
                 self.memory.polls = self.memory.polls.saturating_add(1);
                 let end = self.unfinished(at, &format!("waits for {blocking}"), Wake::In(look.again));
-                Ok(Flow::End(self.bounded(at, stage, end, "verify")))
+                Ok(Flow::End(self.bounded(at, stage, end, "verify")?))
             }
         }
     }
 
     /// Looks at the objects the stage awaits.
-    pub(super) async fn look(
-        &mut self,
-        stage: &Stage,
-        tenant: &Tenant,
-        mode: Mode,
-    ) -> Result<super::verify::Look, Failure> {
+    pub(super) async fn look(&mut self, stage: &Stage, tenant: &Tenant, mode: Mode) -> Result<super::verify::Look, Failure> {
         let checks = stage.ready_checks.as_ref();
         if checks.is_some_and(|c| c.disable_wait) {
             return Ok(super::verify::Look::default());
         }
+        let judge = Judge::of(stage, &self.owner.namespace)?;
         let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
         let mut needed = std::mem::take(&mut self.needed);
         let result = match checks.filter(|c| !c.checks.is_empty()) {
-            None => {
-                self.observer(tenant, mode)
-                    .look(&mut memory.objects, &mut needed, None)
-                    .await
-            }
+            None => self.observer(tenant, &judge, mode).look(&mut memory.objects, &mut needed, None).await,
             Some(checks) => {
                 let mut named = self.named(&checks.checks, &memory, tenant).await;
-                self.observer(tenant, Mode::Net)
-                    .look(&mut named, &mut needed, None)
-                    .await
+                let covered = memory.objects.iter().filter(|(id, _)| judge.covers(id));
+                named.extend(covered.map(|(id, known)| (id.clone(), known.clone())));
+                self.observer(tenant, &judge, Mode::Net).look(&mut named, &mut needed, None).await
             }
         };
         self.needed = needed;
@@ -333,28 +361,17 @@ impl Pass<'_> {
         result
     }
 
-    /// The objects that `readyChecks.checks` names; only they are waited for.
-    async fn named(
-        &self,
-        checks: &[crate::api::ObjectRef],
-        memory: &StageMemory,
-        tenant: &Tenant,
-    ) -> BTreeMap<ObjectId, Known> {
+    /// The objects that `readyChecks.checks` names.
+    async fn named(&self, checks: &[crate::api::ObjectRef], memory: &StageMemory, tenant: &Tenant) -> BTreeMap<ObjectId, Known> {
         let mut out = BTreeMap::new();
         for check in checks {
             let api_version = crate::api::common::non_empty(&check.api_version).unwrap_or("v1");
-            let namespaced = tenant
-                .served(api_version, &check.kind)
-                .await
-                .map_or(true, |s| s.namespaced);
+            let namespaced = tenant.served(api_version, &check.kind).await.map_or(true, |s| s.namespaced);
             let namespace = crate::api::common::non_empty(&check.namespace).unwrap_or(&self.owner.namespace);
             let group = api_version.split_once('/').map_or("", |(g, _)| g);
             let id = ObjectId::new(if namespaced { namespace } else { "" }, &check.name, group, &check.kind);
             let known = memory.objects.get(&id).cloned();
-            out.insert(
-                id,
-                known.unwrap_or_else(|| Known::unseen(api_version.to_owned(), Timestamp::now())),
-            );
+            out.insert(id, known.unwrap_or_else(|| Known::unseen(api_version.to_owned(), Timestamp::now())));
         }
         out
     }
@@ -366,7 +383,7 @@ impl Pass<'_> {
         for (id, known) in memory.objects.iter().filter(|(_, k)| !k.readiness.is_ready()) {
             let target = target_of(id, &known.api_version);
             if let Ok(served) = tenant.served(&target.api_version, &target.kind).await {
-                let key = crate::cluster::watch::WatchKey::of("", tenant.identity(), &target, served.namespaced);
+                let key = crate::cluster::watch::WatchKey::of(tenant.cluster().key(), tenant.identity(), &target, served.namespaced);
                 self.ctx.hub.watch(&key, &served, tenant, self.owner);
                 self.needed.insert(key);
             }
@@ -384,7 +401,7 @@ impl Pass<'_> {
     }
 
     /// Bounds a wait: past its bound the stage fails; before it, a timer ends it in time.
-    fn bounded(&mut self, at: usize, stage: &Stage, end: End, operation: &'static str) -> End {
+    fn bounded(&mut self, at: usize, stage: &Stage, end: End, operation: &'static str) -> Result<End, Stop> {
         let now = Timestamp::now();
         let (bound, origin) = self.bound(stage);
         let began = self.status.stages[at].step_started_at.clone();
@@ -401,7 +418,7 @@ impl Pass<'_> {
             let stuck = self.stuck_in(now, began).max(Duration::from_millis(100));
             wake = earlier(wake, stuck.min(Duration::from_secs(2)));
         }
-        End { wake, ..end }
+        Ok(End { wake, ..end })
     }
 
     /// The bound of the verify phase and the field it comes from.
@@ -426,10 +443,7 @@ impl Pass<'_> {
         }
         let tenant = self.tenant(&stage);
         let mode = self.watched_mode();
-        Ok(matches!(
-            self.look(&stage, &tenant, mode).await.map(|l| l.overall()),
-            Ok(Overall::Ready)
-        ))
+        Ok(matches!(self.look(&stage, &tenant, mode).await.map(|l| l.overall()), Ok(Overall::Ready)))
     }
 
     /// Whether a pod behind something awaited is in an error wait.
@@ -439,46 +453,28 @@ impl Pass<'_> {
         }
         let stage = self.set.spec.stages[at].clone();
         let tenant = self.tenant(&stage);
-        let Ok(look) = self.look(&stage, &tenant, Mode::Watched).await else {
+        let (Ok(look), Ok(judge)) = (self.look(&stage, &tenant, Mode::Watched).await, Judge::of(&stage, &self.owner.namespace)) else {
             return Ok(false);
         };
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return Ok(false);
         };
-        Ok(self
-            .observer(&tenant, Mode::Watched)
-            .error_wait(&look.awaited, &memory.objects)
-            .await
-            .is_some())
+        Ok(self.observer(&tenant, &judge, Mode::Watched).error_wait(&look.awaited, &memory.objects).await.is_some())
     }
 
     /// A failed run that waits for its next attempt: nothing is done, and the conditions say why.
     pub(super) async fn rest(&mut self) -> Result<End, Stop> {
-        let Some(at) = self
-            .status
-            .stages
-            .iter()
-            .position(|s| s.phase == Some(StagePhase::Failed))
-        else {
+        let Some(at) = self.status.stages.iter().position(|s| s.phase == Some(StagePhase::Failed)) else {
             return self.stages().await;
         };
         let entry = &self.status.stages[at];
-        let waited = entry
-            .step_started_at
-            .as_ref()
-            .map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
-        let message = format!("stage \"{}\" {}", entry.name, entry.message.clone().unwrap_or_default());
+        let waited = entry.step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
+        let message = self.stored_message().unwrap_or_else(|| format!("stage \"{}\" {}", entry.name, entry.message.clone().unwrap_or_default()));
         let terminal = self.set.status.as_ref().is_some_and(|s| {
-            s.conditions
-                .iter()
-                .any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
+            s.conditions.iter().any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
         });
         let reason = self.stored_reason().unwrap_or(crate::api::Reason::StageFailed);
-        let wake = Wake::In(
-            self.retry_wait(at)
-                .saturating_sub(waited)
-                .max(Duration::from_millis(100)),
-        );
+        let wake = Wake::In(self.again_in(at, waited));
         Ok(End {
             situation: if terminal {
                 Situation::Terminal { reason, message }
@@ -489,14 +485,18 @@ impl Pass<'_> {
         })
     }
 
+    /// What Ready says of the failure already.
+    fn stored_message(&self) -> Option<String> {
+        self.stored_reason()?;
+        let conditions = &self.set.status.as_ref()?.conditions;
+        let told = conditions.iter().find(|c| matches!(c.type_.as_str(), crate::rules::condition::RECONCILING | crate::rules::condition::STALLED))?;
+        Some(told.message.clone())
+    }
+
     fn stored_reason(&self) -> Option<crate::api::Reason> {
         let status = self.set.status.as_ref()?;
-        let ready = status
-            .conditions
-            .iter()
-            .find(|c| c.type_ == crate::rules::condition::READY)?;
-        crate::api::Reason::from_word(&ready.reason)
-            .filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))
+        let ready = status.conditions.iter().find(|c| c.type_ == crate::rules::condition::READY)?;
+        crate::api::Reason::from_word(&ready.reason).filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))
     }
 }
 
@@ -512,6 +512,8 @@ impl Known {
             readiness: Readiness::Unknown {
                 message: "not looked at yet".into(),
             },
+            rules: 0,
+            settles_at: None,
             changed_at,
             skipped: false,
         }

@@ -7,20 +7,21 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::apply::{Applier, Change};
+use super::apply::Change;
 use super::context::{Known, StageMemory};
+use super::judge::Judge;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed, jittered};
 use super::record::{self, parent_name};
 use super::render;
-use super::verify::{Look, Mode};
+use super::verify::{self, Look, Mode};
 use crate::api::names::applyset;
 use crate::api::{Reason, Stage, StagePhase, Step};
 use crate::cluster::Tenant;
 use crate::rules::condition::{READY, Situation};
 use crate::rules::inventory::{Entry, ObjectId, applyset_id};
-use crate::rules::readiness::{Overall, name_blockers};
+use crate::rules::readiness::{self, Overall, name_blockers};
 
 /// What a look at one stage means for the StageSet.
 enum Health {
@@ -36,13 +37,8 @@ impl Pass<'_> {
     pub(super) async fn steady(&mut self) -> Result<End, Stop> {
         let steady = self.cadence().steady;
         let since_full = self.memory.full_at.map(|at| at.elapsed());
-        let full =
-            self.requested || since_full.is_none_or(|since| since + Duration::from_secs(1) >= steady.mul_f64(0.95));
-        let mut wake = Wake::In(jittered(if full {
-            steady
-        } else {
-            steady.saturating_sub(since_full.unwrap_or_default())
-        }));
+        let full = self.requested || since_full.is_none_or(|since| since + Duration::from_secs(1) >= steady.mul_f64(0.95));
+        let mut wake = Wake::In(jittered(if full { steady } else { steady.saturating_sub(since_full.unwrap_or_default()) }));
         let mut bad = None;
         let mut doubtful = false;
         let spec = self.set.spec.clone();
@@ -50,7 +46,7 @@ impl Pass<'_> {
             let tenant = self.tenant(stage);
             let look = match self.tend(at, stage, &tenant, full).await {
                 Ok(look) => look,
-                Err(failure) => return Ok(self.failed_care(at, failure)),
+                Err(failure) => return self.failed_care(at, failure),
             };
             match self.health(at, stage, &look) {
                 Health::Good => {}
@@ -72,7 +68,7 @@ impl Pass<'_> {
             match self.prune().await {
                 Ok(None) => {}
                 Ok(Some(held)) => return Ok(held),
-                Err(failure) => return Ok(self.failed_prune(last, failure)),
+                Err(failure) => return self.failed_prune(last, failure),
             }
         }
         if self.prune_deferred {
@@ -85,25 +81,17 @@ impl Pass<'_> {
     }
 
     fn standing_of_release(&self, bad: Option<String>, doubtful: bool) -> Situation {
-        let stored = self
-            .set
-            .status
-            .as_ref()
-            .and_then(|s| s.conditions.iter().find(|c| c.type_ == READY));
+        let stored = self.set.status.as_ref().and_then(|s| s.conditions.iter().find(|c| c.type_ == READY));
         match (bad, stored) {
             (Some(message), _) => Situation::Failed {
                 reason: Reason::StageFailed,
                 message,
             },
             // Within the bound, Ready stays as it is: a short wobble is no news.
-            (None, Some(ready))
-                if doubtful && ready.status == "False" && ready.reason == Reason::StageFailed.as_str() =>
-            {
-                Situation::Failed {
-                    reason: Reason::StageFailed,
-                    message: ready.message.clone(),
-                }
-            }
+            (None, Some(ready)) if doubtful && ready.status == "False" && ready.reason == Reason::StageFailed.as_str() => Situation::Failed {
+                reason: Reason::StageFailed,
+                message: ready.message.clone(),
+            },
             _ => Situation::Succeeded {
                 message: self.deployed(),
             },
@@ -111,16 +99,16 @@ impl Pass<'_> {
     }
 
     /// A stage that cannot be looked after just now: the release stays, and Ready says what is wrong.
-    fn failed_care(&mut self, at: usize, failure: Failure) -> End {
+    fn failed_care(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
         let phase = self.status.stages[at].phase.clone();
         let step = self.status.stages[at].step.clone();
-        let end = self.failed(at, failure);
+        let end = self.failed(at, failure)?;
         self.status.stages[at].phase = phase;
         self.status.stages[at].step = step;
-        End {
+        Ok(End {
             wake: Wake::In(self.cadence().retry.min(crate::rules::backoff::RBAC_LADDER.last)),
             ..end
-        }
+        })
     }
 
     /// Looks at a stage's objects; a full pass also compares them with what was sent, and corrects.
@@ -131,9 +119,7 @@ impl Pass<'_> {
         let mode = if full { Mode::Full } else { self.watched_mode() };
         let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
         let mut needed = std::mem::take(&mut self.needed);
-        let result = self
-            .tend_objects(at, stage, tenant, mode, &mut memory, &mut needed)
-            .await;
+        let result = self.tend_objects(at, stage, tenant, mode, &mut memory, &mut needed).await;
         self.needed = needed;
         self.memory.stages.insert(stage.name.clone(), memory);
         self.memory.looked_at = Some(Instant::now());
@@ -149,12 +135,24 @@ impl Pass<'_> {
         memory: &mut StageMemory,
         needed: &mut std::collections::HashSet<crate::cluster::watch::WatchKey>,
     ) -> Result<Look, Failure> {
-        let observer = self.observer(tenant, mode);
+        let judge = Judge::of(stage, &self.owner.namespace)?;
+        let observer = self.observer(tenant, &judge, mode);
         let mut look = Look::default();
-        if mode != Mode::Full || observer.stale(&memory.objects, needed, &mut look).await?.is_empty() {
+        if mode != Mode::Full {
             return observer.look(&mut memory.objects, needed, None).await;
         }
-        let rendered = render::stage(self.ctx, self.owner, stage, &self.artifacts[at], tenant).await?;
+        if observer.stale(&memory.objects, needed, &mut look).await?.is_empty() {
+            let look = observer.look(&mut memory.objects, needed, None).await?;
+            self.note_clean(memory, &look);
+            return Ok(look);
+        }
+        let rendered = match self.render(at, stage, tenant).await {
+            Err(failure) if self.holding && failure.operation == "fetch artifact" => {
+                self.drift_waits(stage, &failure);
+                return self.observer(tenant, &judge, self.watched_mode()).look(&mut memory.objects, needed, None).await;
+            }
+            rendered => rendered?,
+        };
         let part_of = applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace);
         let sent: HashMap<ObjectId, Value> = rendered
             .objects
@@ -166,54 +164,85 @@ impl Pass<'_> {
                 Some((ObjectId::of(&object)?, object))
             })
             .collect();
+        let ignore = super::treatment::ignore(&self.set.spec, stage)?;
+        let observer = verify::Observer { ignore: &ignore, ..observer };
         let look = observer.look(&mut memory.objects, needed, Some(&sent)).await?;
+        self.note_clean(memory, &look);
         if look.drifted.is_empty() {
             return Ok(look);
         }
-        self.correct(stage, tenant, part_of, &look, sent, memory).await?;
-        let observer = self.observer(tenant, Mode::JustApplied);
+        self.correct(stage, tenant, &judge, &look, sent, memory).await?;
+        let observer = self.observer(tenant, &judge, Mode::JustApplied);
         observer.look(&mut memory.objects, needed, None).await
     }
 
-    /// Puts drifted objects back.
+    /// While an update is held, what is deployed may not be had any more: then drift waits, and that is told once.
+    fn drift_waits(&mut self, stage: &Stage, failure: &Failure) {
+        let note = format!("stage \"{}\": drift is not corrected while the update is held: {}", stage.name, failure.message);
+        let told = (Reason::DriftDeferred, note.clone());
+        if self.memory.told_waits.as_ref() != Some(&told) {
+            self.memory.told_waits = Some(told);
+            self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftDeferred, true, note.clone()));
+        }
+        self.status.stages.iter_mut().filter(|s| s.name == stage.name).for_each(|s| s.message = Some(note.clone()));
+    }
+
+    /// A clean comparison ends a drift that kept returning.
+    fn note_clean(&mut self, memory: &StageMemory, look: &Look) {
+        let clean = memory.objects.keys().filter(|id| !look.drifted.contains_key(id));
+        for id in clean {
+            if self.memory.corrected_at.remove(id).is_some() {
+                self.memory.loops.forget(id);
+            }
+        }
+    }
+
+    /// Puts drifted objects back; one that somebody else keeps changing is put back less and less often.
     async fn correct(
-        &self,
+        &mut self,
         stage: &Stage,
         tenant: &Tenant,
-        part_of: String,
+        judge: &Judge,
         look: &Look,
         mut sent: HashMap<ObjectId, Value>,
         memory: &mut StageMemory,
     ) -> Result<(), Failure> {
-        let objects: Vec<Value> = look.drifted.iter().filter_map(|id| sent.remove(id)).collect();
-        let applier = self.applier(stage, tenant)?;
-        for id in &look.drifted {
-            if let Some(known) = memory.objects.get_mut(id) {
+        let interval = self.cadence().interval;
+        let due = |id: &ObjectId| {
+            let since = self.memory.corrected_at.get(id).map(Instant::elapsed);
+            since.is_none_or(|since| since >= self.memory.loops.wait(id, interval))
+        };
+        let objects: Vec<Value> = look.drifted.keys().filter(|id| due(id)).filter_map(|id| sent.remove(id)).collect();
+        for id in objects.iter().filter_map(ObjectId::of) {
+            if let Some(known) = memory.objects.get_mut(&id) {
                 known.sent = 0;
             }
         }
-        let report = applier.run(objects, &mut memory.objects).await?;
-        let corrected: Vec<String> = report
-            .changed
-            .iter()
-            .filter(|(_, change)| *change != Change::Unchanged)
-            .map(|(id, _)| id.to_string())
-            .collect();
-        if corrected.is_empty() {
+        let report = self.applier(stage, tenant, judge)?.run(objects, &mut memory.objects).await?;
+        let put_back: Vec<&ObjectId> =
+            report.changed.iter().filter(|(_, c)| matches!(c, Change::Created | Change::Configured)).map(|(id, _)| id).collect();
+        if put_back.is_empty() {
             return Ok(());
         }
-        let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
-        self.ctx
-            .metrics
-            .drift_corrected
-            .with_label_values(&labels)
-            .inc_by(corrected.len() as u64);
-        let note = format!("stage \"{}\": put back {}", stage.name, corrected.join(", "));
-        tracing::warn!(stage = stage.name, objects = corrected.join(", "), "drift corrected");
-        self.ctx
-            .notifier
-            .send(Notice::about(&self.set, Reason::DriftCorrected, true, note));
+        for id in &put_back {
+            self.memory.corrected_at.insert((*id).clone(), Instant::now());
+            let changes = look.drifted.get(*id).map(Vec::as_slice).unwrap_or_default();
+            for found in self.memory.loops.observe(id, changes) {
+                self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftLoop, true, found.to_string()));
+            }
+        }
+        self.tell_corrected(stage, &put_back);
         Ok(())
+    }
+
+    fn tell_corrected(&self, stage: &Stage, put_back: &[&ObjectId]) {
+        let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
+        self.ctx.metrics.drift_corrected.with_label_values(&labels).inc_by(put_back.len() as u64);
+        let names: Vec<String> = put_back.iter().map(ToString::to_string).collect();
+        let names = names.join(", ");
+        tracing::warn!(stage = stage.name, objects = names, "drift corrected");
+        let note = format!("stage \"{}\": put back {names}", stage.name);
+        self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftCorrected, true, note));
     }
 
     /// After a restart: what is recorded is what was deployed; it is looked at anew.
@@ -229,16 +258,15 @@ impl Pass<'_> {
             })
             .collect();
         let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
-        self.memory
-            .stages
-            .insert(stage.name.clone(), StageMemory { inputs, objects });
+        self.memory.stages.insert(stage.name.clone(), StageMemory { inputs, objects });
     }
 
     /// Keeps the stage's phase true to what was seen; Ready only follows once the bound has run out.
     fn health(&mut self, at: usize, stage: &Stage, look: &Look) -> Health {
-        let waits = stage.ready_checks.as_ref().is_none_or(|c| !c.disable_wait);
-        let blocking = match look.overall() {
-            Overall::Failed(some) | Overall::Waiting(some) if waits => name_blockers(&some, 5),
+        let judge = Judge::of(stage, &self.owner.namespace).ok();
+        let awaited = look.awaited.iter().filter(|one| judge.as_ref().is_none_or(|j| j.awaits(&one.id)));
+        let blocking = match readiness::overall(awaited.cloned()) {
+            Overall::Failed(some) | Overall::Waiting(some) => name_blockers(&some, 5),
             _ => {
                 if self.status.stages[at].phase != Some(StagePhase::Ready) {
                     self.enter(at, StagePhase::Ready, Step::Done);
@@ -251,10 +279,7 @@ impl Pass<'_> {
         }
         self.status.stages[at].waiting_for = Some(blocking.clone());
         let (bound, origin) = self.bound(stage);
-        let since = self.status.stages[at]
-            .step_started_at
-            .as_ref()
-            .map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
+        let since = self.status.stages[at].step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
         match bound.checked_sub(since).filter(|rest| !rest.is_zero()) {
             Some(rest) if self.status.stages[at].phase != Some(StagePhase::Failed) => Health::Doubtful(rest),
             _ => {

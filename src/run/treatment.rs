@@ -62,6 +62,7 @@ pub fn refused(message: String) -> Failure {
         operation: OPERATION,
         message,
         remedy: Remedy::Retry,
+        missing: None,
     }
 }
 

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::context::{Context, Known};
+use super::judge::Judge;
 use super::outcome::Failure;
 use crate::api::names::{FIELD_MANAGER, label};
 use crate::cluster::watch::{Coverage, Knowledge, Owner, WatchKey, parse_version};
@@ -16,7 +17,7 @@ use crate::cluster::{Error, Target, Tenant, resource_version, uid};
 use crate::rules::backoff::POLL_LADDER;
 use crate::rules::drift;
 use crate::rules::inventory::ObjectId;
-use crate::rules::readiness::{self, Awaited, Readiness, error_wait, judge, look_through, pod_selector};
+use crate::rules::readiness::{self, Awaited, Readiness, error_wait, look_through, pod_selector};
 
 /// Reads at once while looking at a stage's objects.
 const PARALLEL: usize = 8;
@@ -24,6 +25,8 @@ const PARALLEL: usize = 8;
 const NET: Duration = Duration::from_secs(30);
 /// Until a watch has been listed, its objects are polled.
 const UNTIL_LISTED: Duration = Duration::from_secs(1);
+/// The shortest wait for an object to settle.
+const SETTLE_STEP: Duration = Duration::from_millis(100);
 
 /// What a look at a set of objects found.
 #[derive(Debug, Default)]
@@ -35,8 +38,8 @@ pub struct Look {
     pub again: Duration,
     /// A right that is missing for watching, to be told once.
     pub denied: Option<String>,
-    /// Objects that differ from what was sent, or are gone.
-    pub drifted: Vec<ObjectId>,
+    /// Objects that differ from what was sent, and how; nothing is listed for one that is gone.
+    pub drifted: BTreeMap<ObjectId, Vec<drift::Change>>,
 }
 
 impl Look {
@@ -64,10 +67,14 @@ pub struct Observer<'a> {
     pub ctx: &'a Arc<Context>,
     pub owner: &'a Owner,
     pub tenant: &'a Tenant,
+    /// The rules of the stage.
+    pub judge: &'a Judge,
     /// Steps in a row that had to poll, for the ladder.
     pub polls: u32,
     /// How much of what is known may be relied upon.
     pub mode: Mode,
+    /// Fields that are left to others, for comparisons.
+    pub ignore: &'a [drift::IgnoreRule],
 }
 
 impl Observer<'_> {
@@ -102,8 +109,8 @@ impl Observer<'_> {
         .await;
         for (id, read) in reads.into_iter().flatten() {
             let (read, drifted) = read?;
-            if drifted {
-                look.drifted.push(id.clone());
+            if let Some(changes) = drifted {
+                look.drifted.insert(id.clone(), changes);
             }
             if let Some(entry) = known.get_mut(&id) {
                 look.changed |= entry.version != read.version || entry.readiness != read.readiness;
@@ -131,6 +138,7 @@ impl Observer<'_> {
         look: &mut Look,
     ) -> Result<Vec<(ObjectId, WatchKey)>, Failure> {
         let mut stale = Vec::new();
+        let now = Timestamp::now();
         for (id, known) in known {
             if known.skipped && self.mode != Mode::Full {
                 continue;
@@ -148,14 +156,19 @@ impl Observer<'_> {
                 if let Coverage::Denied(why) = &coverage {
                     look.denied = Some(why.clone());
                 }
+                if let Some(at) = known.settles_at {
+                    look.again = look.again.min(Duration::try_from(at.duration_since(now)).unwrap_or_default().max(SETTLE_STEP));
+                }
             }
+            // The verdict is out of date though the object is the same.
+            let overdue = known.settles_at.is_some_and(|at| at <= now) || known.rules != self.judge.rules(id);
             let skip = match self.mode {
                 Mode::JustApplied => true,
                 Mode::Watched => vouched || (ready && coverage != Coverage::Live),
                 Mode::Net => ready && (vouched || coverage != Coverage::Live),
                 Mode::Full => vouched && ready && known.compared == known.version,
             };
-            if !skip {
+            if overdue || !skip {
                 stale.push((id.clone(), key));
             }
         }
@@ -163,59 +176,62 @@ impl Observer<'_> {
     }
 
     /// Makes sure the object's kind is watched.
-    async fn cover(
-        &self,
-        id: &ObjectId,
-        api_version: &str,
-        needed: &mut HashSet<WatchKey>,
-    ) -> Result<(WatchKey, Coverage), Failure> {
+    async fn cover(&self, id: &ObjectId, api_version: &str, needed: &mut HashSet<WatchKey>) -> Result<(WatchKey, Coverage), Failure> {
         let target = target_of(id, api_version);
         let served = match self.tenant.served(&target.api_version, &target.kind).await {
             Ok(served) => served,
             Err(Error::UnknownKind { .. }) => {
-                return Ok((WatchKey::of("", self.tenant.identity(), &target, true), Coverage::None));
+                return Ok((WatchKey::of(self.tenant.cluster().key(), self.tenant.identity(), &target, true), Coverage::None));
             }
             Err(e) => return Err(Failure::of_request("verify", &e)),
         };
-        let key = WatchKey::of("", self.tenant.identity(), &target, served.namespaced);
+        let key = WatchKey::of(self.tenant.cluster().key(), self.tenant.identity(), &target, served.namespaced);
         needed.insert(key.clone());
         let coverage = self.ctx.hub.watch(&key, &served, self.tenant, self.owner);
         Ok((key, coverage))
     }
 
-    async fn read(
-        &self,
-        id: &ObjectId,
-        known: &Known,
-        key: &WatchKey,
-        sent: Option<&Value>,
-    ) -> Result<(Known, bool), Failure> {
+    async fn read(&self, id: &ObjectId, known: &Known, key: &WatchKey, sent: Option<&Value>) -> Result<(Known, Option<Vec<drift::Change>>), Failure> {
         let target = target_of(id, &known.api_version);
         let now = Timestamp::now();
         let mut known = known.clone();
         let live = match self.tenant.get(&target).await {
             Ok(live) => live,
             Err(Error::UnknownKind { .. }) => None,
-            Err(e) => return Err(Failure::of_request("verify", &e)),
+            Err(e) => return Err(Failure::of_access("verify", &e, "get", &target)),
         };
         let Some(live) = live else {
             known.readiness = Readiness::NotFound;
             known.version = 0;
-            return Ok((known, sent.is_some()));
+            known.rules = self.judge.rules(id);
+            known.settles_at = None;
+            return Ok((known, sent.map(|_| Vec::new())));
         };
         known.uid = uid(&live).to_owned();
         known.version = parse_version(Some(resource_version(&live)));
-        known.readiness = self.through_pods(&live, judge(&live, now), now).await;
+        let served = self.tenant.served(&target.api_version, &target.kind).await.ok();
+        let verdict = self.judge.judge(id, &live, served.as_ref(), known.changed_at).await;
+        known.rules = verdict.rules;
+        known.settles_at = verdict.settles_at;
+        known.readiness = if self.judge.covers(id) {
+            verdict.readiness
+        } else {
+            self.through_pods(&live, verdict.readiness, now).await
+        };
         if crate::cluster::label(&live, label::NAME) == Some(&self.owner.name) {
             self.ctx.hub.note(key, &id.name, &known.uid, known.version, self.owner);
         }
         if known.skipped {
             known.compared = known.version;
             known.readiness = Readiness::Current;
-            return Ok((known, false));
+            return Ok((known, None));
         }
-        let drifted = sent.is_some_and(|sent| !drift::compare(sent, &live, FIELD_MANAGER).is_empty());
-        if sent.is_some() && !drifted {
+        let changes = sent.map(|sent| {
+            let outgoing = drift::object_to_send(sent, Some(&live), self.ignore, FIELD_MANAGER);
+            drift::compare(&outgoing, &live, FIELD_MANAGER)
+        });
+        let drifted = changes.filter(|c| !c.is_empty());
+        if sent.is_some() && drifted.is_none() {
             known.compared = known.version;
         }
         Ok((known, drifted))
@@ -253,21 +269,13 @@ impl Observer<'_> {
             if one.readiness.is_failed() {
                 return Some(one.to_string());
             }
-            if !matches!(
-                one.id.kind.as_str(),
-                "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "Job"
-            ) {
+            if !matches!(one.id.kind.as_str(), "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "Job") {
                 continue;
             }
             let Some(known) = known.get(&one.id) else {
                 continue;
             };
-            let live = self
-                .tenant
-                .get(&target_of(&one.id, &known.api_version))
-                .await
-                .ok()
-                .flatten()?;
+            let live = self.tenant.get(&target_of(&one.id, &known.api_version)).await.ok().flatten()?;
             for pod in self.pods_of(&live).await.unwrap_or_default() {
                 if let Some(wait) = error_wait(&pod) {
                     return Some(format!("{}: pod {} waits with {}", one.id, wait.pod, wait.reason));

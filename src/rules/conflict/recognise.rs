@@ -133,8 +133,10 @@ fn after_object_name(message: &str) -> &str {
     message.split_once("\" is invalid: ").map_or(message, |(_, rest)| rest)
 }
 
-/// A cause's message without the value it quotes: `Invalid value: "x": detail` becomes `detail`.
+/// A cause's message without the value it quotes and without the difference some add in further lines:
+/// `Invalid value: "x": detail` becomes `detail`.
 fn detail_of(message: &str) -> &str {
+    let message = message.lines().next().unwrap_or_default();
     let Some(rest) = message.strip_prefix("Invalid value: ") else {
         return message;
     };

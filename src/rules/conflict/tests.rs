@@ -40,7 +40,42 @@ fn invalid(causes: &[(&str, &str)]) -> ApiRefusal {
     }
 }
 
-// The texts are those of Kubernetes 1.37 and of common controllers.
+/// Answers of a kube-apiserver v1.37.2 to real changes; long values are cut.
+const ANSWERS: &str = include_str!("answers.json");
+
+#[test]
+fn the_servers_own_answers_are_recognised() {
+    let answers: Vec<Value> = serde_json::from_str(ANSWERS).unwrap();
+    assert!(answers.len() > 30, "{}", answers.len());
+    for answer in answers {
+        let text = |value: &Value, field: &str| value[field].as_str().unwrap().to_owned();
+        let causes = answer["causes"].as_array().unwrap();
+        let refusal = ApiRefusal {
+            code: u16::try_from(answer["code"].as_u64().unwrap()).unwrap(),
+            reason: text(&answer, "reason"),
+            message: text(&answer, "message"),
+            causes: causes
+                .iter()
+                .map(|cause| Cause {
+                    reason: text(cause, "reason"),
+                    message: text(cause, "message"),
+                    field: text(cause, "field"),
+                })
+                .collect(),
+        };
+        let name = text(&answer, "name");
+        let conflict = immutable_conflict(&refusal);
+        assert_eq!(conflict.is_some(), !name.starts_with("NOT "), "{name}: {conflict:?}");
+        if let Some(conflict) = conflict {
+            assert!(
+                !conflict.fields.is_empty() && conflict.detail.len() < 400 && !conflict.detail.contains(['\n']),
+                "{name}: {conflict}"
+            );
+        }
+    }
+}
+
+// Texts of older servers and of common controllers.
 #[rstest]
 #[case("spec.selector", r#"Invalid value: {"matchLabels":{"app":"b"}}: field is immutable"#)]
 #[case(

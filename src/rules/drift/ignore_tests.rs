@@ -21,7 +21,8 @@ fn web() -> Value {
 fn live(owners: &[(&str, &str, Value)]) -> Value {
     let mut live = web();
     live["spec"]["replicas"] = json!(7);
-    live["spec"]["template"]["spec"]["containers"] = json!([{"name": "side", "image": "s:9"}, {"name": "app", "image": "i:9"}]);
+    live["spec"]["template"]["spec"]["containers"] =
+        json!([{"name": "side", "image": "s:9"}, {"name": "app", "image": "i:9"}]);
     live["metadata"]["resourceVersion"] = json!("42");
     let entries = owners.iter().map(|(manager, operation, fields)| {
         json!({"manager": manager, "operation": operation, "time": "2026-01-01T00:00:00Z", "fieldsV1": fields})
@@ -63,7 +64,10 @@ fn target(set: impl FnOnce(&mut IgnoreTarget)) -> IgnoreTarget {
 #[case(target(|t| t.annotation_selector = Some("note=y".into())), false)]
 #[case(target(|t| { t.kind = Some("Deployment".into()); t.name = Some("other".into()) }), false)]
 fn targets(#[case] target: IgnoreTarget, #[case] matches: bool) {
-    assert_eq!(rule(&["/spec/replicas"], Some(target)).unwrap().matches(&web()), matches);
+    assert_eq!(
+        rule(&["/spec/replicas"], Some(target)).unwrap().matches(&web()),
+        matches
+    );
 }
 
 #[test]
@@ -107,7 +111,11 @@ fn an_object_that_does_not_exist_is_sent_whole() {
 
 #[test]
 fn a_field_that_somebody_else_owns_is_left_out() {
-    let rules = [rule(&["/spec/replicas", "/spec/absent/deep", "/metadata/annotations/note"], None).unwrap()];
+    let rules = [rule(
+        &["/spec/replicas", "/spec/absent/deep", "/metadata/annotations/note"],
+        None,
+    )
+    .unwrap()];
     let hpa = live(&[(OURS, "Apply", json!({})), ("hpa", "Update", replicas())]);
     let shared = live(&[(OURS, "Apply", replicas()), ("hpa", "Update", replicas())]);
     let nobody = live(&[]);
@@ -123,7 +131,10 @@ fn a_field_that_somebody_else_owns_is_left_out() {
 #[test]
 fn a_field_that_only_we_own_keeps_its_live_value() {
     let rules = [rule(&["/spec/replicas"], None).unwrap()];
-    let live = live(&[(OURS, "Apply", replicas()), ("other", "Update", json!({"f:metadata": {}}))]);
+    let live = live(&[
+        (OURS, "Apply", replicas()),
+        ("other", "Update", json!({"f:metadata": {}})),
+    ]);
     let sent = object_to_send(&web(), Some(&live), &rules, OURS);
     let mut expected = web();
     expected["spec"]["replicas"] = json!(7);
@@ -140,12 +151,16 @@ fn items_of_a_list_are_followed_by_their_key() {
     assert_eq!(sent["spec"]["template"]["spec"]["containers"][0]["image"], "i:9");
     let taken = live(&[(OURS, "Apply", json!({})), ("kubectl", "Update", fields)]);
     let sent = object_to_send(&web(), Some(&taken), &rules, OURS);
-    assert_eq!(sent["spec"]["template"]["spec"]["containers"][0], json!({"name": "app"}));
+    assert_eq!(
+        sent["spec"]["template"]["spec"]["containers"][0],
+        json!({"name": "app"})
+    );
 }
 
 #[test]
 fn several_items_are_removed_by_their_own_index() {
-    let list = json!({"apiVersion": "v1", "kind": "X", "metadata": {"name": "x"}, "items": (0..12).collect::<Vec<i32>>()});
+    let list =
+        json!({"apiVersion": "v1", "kind": "X", "metadata": {"name": "x"}, "items": (0..12).collect::<Vec<i32>>()});
     let rules = [rule(&["/items/2", "/items/10", "/items/0", "/items/99", "/items/x"], None).unwrap()];
     let sent = object_to_send(&list, Some(&json!({})), &rules, OURS);
     assert_eq!(sent["items"], json!([1, 3, 4, 5, 6, 7, 8, 9, 11]));

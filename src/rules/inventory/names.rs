@@ -1,11 +1,11 @@
-//! Names and labels of shards (api 7.1, 7.3).
+//! Names and labels of shards, labels of members (api 7.1, 7.3, 11).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-use super::keys;
+use super::{OwnerRef, keys};
 
 /// Longest name of an API object (RFC 1123 subdomain).
 pub const MAX_NAME_LENGTH: usize = 253;
@@ -49,5 +49,15 @@ pub fn shard_labels(stage_set: &str, stage: &str, shard: u32) -> BTreeMap<&'stat
         (keys::STAGE_SET, stage_set.to_owned()),
         (keys::STAGE, stage.to_owned()),
         (keys::SHARD, shard.to_string()),
+    ])
+}
+
+/// The labels every object of a stage carries: its owner, its stage and the ApplySet it is part of.
+pub fn object_labels(owner: &OwnerRef, stage: &str, applyset_id: &str) -> BTreeMap<&'static str, String> {
+    BTreeMap::from([
+        (keys::OWNER_NAME, owner.name.clone()),
+        (keys::OWNER_NAMESPACE, owner.namespace.clone()),
+        (keys::STAGE, stage.to_owned()),
+        (keys::APPLYSET_PART_OF, applyset_id.to_owned()),
     ])
 }

@@ -182,3 +182,47 @@ impl PruneGuard {
         })
     }
 }
+
+/// Where a stage's objects were applied, as recorded with them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cluster {
+    /// The kubeconfig reference; none for the controller's own cluster.
+    pub reference: Option<String>,
+    /// Identity of the cluster behind it; none where it was never learned.
+    pub id: Option<String>,
+}
+
+/// Another cluster stands behind the reference than the one the objects were applied to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the recorded objects were applied to cluster {recorded}, but {reference} now leads to cluster {found}: nothing is \
+     deleted there; restore the reference, or confirm with the annotation stages.metio.wtf/confirm-prune: {revision}"
+)]
+pub struct OtherCluster {
+    pub reference: String,
+    pub recorded: String,
+    pub found: String,
+    pub revision: String,
+}
+
+/// Refuses to delete on a cluster that is known not to be the recorded one, unless `confirmed` names the pinned
+/// `revision`. An identity that is not known on either side refuses nothing.
+pub fn check_cluster(
+    recorded: &Cluster,
+    found: &Cluster,
+    revision: &str,
+    confirmed: Option<&str>,
+) -> Result<(), OtherCluster> {
+    match (&recorded.id, &found.id) {
+        (Some(was), Some(is)) if was != is && confirmed != Some(revision) => Err(OtherCluster {
+            reference: found
+                .reference
+                .clone()
+                .unwrap_or_else(|| "the controller's own cluster".to_owned()),
+            recorded: was.clone(),
+            found: is.clone(),
+            revision: revision.to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}

@@ -255,4 +255,33 @@ proptest! {
             prop_assert_eq!(home(&before, id), home(&shards, id));
         }
     }
+
+    /// Passes that crash anywhere, with prunes that fail anywhere: an object that exists is always recorded.
+    #[test]
+    fn no_object_is_ever_orphaned(
+        renders in prop::collection::vec(some_entries(), 1..5),
+        stops in prop::collection::vec((0_usize..6, 0_usize..6, 0_usize..6), 5),
+        cap in 1_usize..5,
+    ) {
+        let mut shards: Vec<Shard> = Vec::new();
+        let mut cluster: BTreeSet<ObjectId> = BTreeSet::new();
+        for (rendered, (record, prune, forget)) in renders.iter().zip(stops) {
+            let stored = stored_entries(&shards);
+            let writes = plan_shards(&shards.clone(), &union(&stored, rendered), cap, name_of);
+            let planned = writes.len();
+            writes.iter().take(record).for_each(|write| apply_write(&mut shards, write));
+            prop_assert!(cluster.iter().all(|id| stored_entries(&shards).contains_key(id)));
+            if record < planned {
+                continue;
+            }
+            cluster.extend(rendered.keys().cloned());
+            let leaving: Vec<ObjectId> = cluster.iter().filter(|id| !rendered.contains_key(*id)).cloned().collect();
+            let gone: BTreeSet<ObjectId> = leaving.into_iter().take(prune).collect();
+            cluster.retain(|id| !gone.contains(id));
+            let kept = shrink(&stored_entries(&shards), rendered, &gone);
+            let writes = plan_shards(&shards.clone(), &kept, cap, name_of);
+            writes.iter().take(forget).for_each(|write| apply_write(&mut shards, write));
+            prop_assert!(cluster.iter().all(|id| stored_entries(&shards).contains_key(id)));
+        }
+    }
 }

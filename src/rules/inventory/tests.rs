@@ -111,6 +111,15 @@ fn union_takes_the_rendered_version() {
     );
 }
 
+#[test]
+fn only_what_is_confirmed_gone_leaves_the_record() {
+    let recorded = entries(&["a_kept__S", "a_gone__S", "a_failed__S", "a_back__S"]);
+    let rendered = entries(&["a_kept__S", "a_back__S", "a_new__S"]);
+    let gone = ["a_gone__S", "a_back__S"].map(id).into_iter().collect();
+    let expected = entries(&["a_back__S", "a_failed__S", "a_kept__S", "a_new__S"]);
+    assert_eq!(shrink(&recorded, &rendered, &gone), expected);
+}
+
 // Names
 
 #[test]
@@ -152,6 +161,21 @@ fn shard_labels_find_the_shard() {
             ("stages.metio.wtf/shard", "3"),
             ("stages.metio.wtf/stage", "application"),
             ("stages.metio.wtf/stage-set", "payments"),
+        ]
+    );
+}
+
+#[test]
+fn member_labels_name_owner_stage_and_set() {
+    let labels = object_labels(&owner(), "application", "applyset-x-v1");
+    let listed: Vec<(&str, &str)> = labels.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    assert_eq!(
+        listed,
+        [
+            ("applyset.kubernetes.io/part-of", "applyset-x-v1"),
+            ("stages.metio.wtf/name", "payments"),
+            ("stages.metio.wtf/namespace", "team"),
+            ("stages.metio.wtf/stage", "application"),
         ]
     );
 }
@@ -411,6 +435,33 @@ fn the_guard_can_be_switched_off_and_names_what_to_do() {
     let text = held.to_string();
     for part in ["\"app\"", "40 of its 50", "stages.metio.wtf/confirm-prune: main@sha1:2"] {
         assert!(text.contains(part), "{text}");
+    }
+}
+
+#[rstest]
+#[case(Some("a"), Some("a"), None, true)]
+#[case(Some("a"), Some("b"), None, false)]
+#[case(Some("a"), Some("b"), Some("r1"), false)]
+#[case(Some("a"), Some("b"), Some("r2"), true)]
+#[case(None, Some("b"), None, true)]
+#[case(Some("a"), None, None, true)]
+fn another_cluster_behind_the_reference_is_not_pruned(
+    #[case] was: Option<&str>,
+    #[case] is: Option<&str>,
+    #[case] confirmed: Option<&str>,
+    #[case] allowed: bool,
+) {
+    let cluster = |id: Option<&str>| Cluster {
+        reference: Some("Secret prod-kubeconfig".into()),
+        id: id.map(str::to_owned),
+    };
+    let result = check_cluster(&cluster(was), &cluster(is), "r2", confirmed);
+    assert_eq!(result.is_ok(), allowed);
+    if let Err(error) = result {
+        let text = error.to_string();
+        for part in ["cluster a", "cluster b", "Secret prod-kubeconfig", "confirm-prune: r2"] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Stages: rules A1, A2, C1, C2, T1, and the gaps of api 15 on conflict rules, patches, variables and
+//! Stages: rules A1, A2, C1, C2, C3, T1, and the gaps of api 15 on conflict rules, patches, variables and
 //! ignored paths.
 
 use std::collections::HashMap;
@@ -10,6 +10,8 @@ use crate::api::{
     ConflictAction, ConflictPolicy, ConflictRule, IgnoreRule, Patch, PostBuild, ReadyChecks, Selector, Stage,
     StageSetSpec,
 };
+
+use crate::rules::expr::ReadyExprs;
 
 use super::report::Report;
 use super::{access, actions, metrics, names, promotion, selectors, verbs};
@@ -212,5 +214,8 @@ fn ready(report: &mut Report, path: &str, stage: &str, checks: &ReadyChecks) {
                 format!("stage \"{stage}\": expression {index} needs at least one of current, inProgress and failed"),
             );
         }
+    }
+    for error in ReadyExprs::compile(&checks.exprs).err().into_iter().flatten() {
+        report.invalid(format!("{path}.exprs{}", error.path()), format!("stage \"{stage}\": {error}"));
     }
 }

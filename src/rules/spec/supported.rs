@@ -108,12 +108,7 @@ features! {
 
 /// The features this release does not have. An entry goes when its feature comes.
 const MISSING: &[Feature] = &[
-    Feature::RemoteClusters,
     Feature::CloudClusters,
-    Feature::Patches,
-    Feature::PostBuild,
-    Feature::ReadyExpressions,
-    Feature::HelmHooks,
     Feature::TimeoutHold,
     Feature::Rollback,
     Feature::Actions,

@@ -7,6 +7,8 @@ use crate::api::{
     DeleteAction, HttpAction, ObjectRef, PatchAction, PatchType, SecretKeyRef, SourceReference, Verb, WaitAction,
 };
 
+use crate::rules::expr::{self, Expression};
+
 use super::report::Report;
 use super::{access, metrics, names, selectors};
 
@@ -162,6 +164,15 @@ fn wait_action(report: &mut Report, path: &str, owner: &str, action: &WaitAction
             report.invalid(path, format!("{owner}: expr needs target, the object it looks at"));
         }
         _ => {}
+    }
+    if let Some(text) = non_empty(&action.expr)
+        && let Err(cause) = Expression::compile(text)
+    {
+        let text = expr::shown(text);
+        report.invalid(
+            format!("{path}.expr"),
+            format!("{owner}: the expression \"{text}\" does not compile: {cause}"),
+        );
     }
     if let Some(target) = &action.target {
         object_ref(report, &format!("{path}.target"), owner, target);

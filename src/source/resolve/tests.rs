@@ -252,7 +252,7 @@ fn edited(pointer: &str, value: Value) -> Value {
 #[case(edited("/status/conditions/1", json!({"type": "Ready", "status": "Unknown", "reason": "Progressing"})), "Ready is Unknown, Progressing")]
 #[case(edited("/status/conditions/1/status", json!("true")), "Ready is true, Succeeded: stored artifact")]
 #[case(edited("/metadata/generation", json!(3)), "its status is about generation 2, its spec is at 3")]
-#[case(edited("/status/observedGeneration", json!(-1)), "its status is about generation -1, its spec is at 2")]
+#[case(edited("/status/observedGeneration", json!(-1)), "it has not been looked at by its controller yet")]
 #[case(edited("/status/artifact", json!(null)), "it is Ready, but status.artifact.url is empty")]
 #[case(edited("/status/artifact/url", json!("")), "it is Ready, but status.artifact.url is empty")]
 #[case(edited("/status/artifact/digest", json!(" ")), "it is Ready, but status.artifact.digest is empty")]

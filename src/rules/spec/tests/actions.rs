@@ -360,6 +360,12 @@ fn wait() {
         &["\"1x\""],
     );
     accepted(&wait("expr: 'true', target: {kind: A, name: a}, timeout: 1m"));
+    refused(
+        "15.10",
+        &wait("expr: 'status.phase + 1', target: {kind: A, name: a}, timeout: 1m"),
+        &format!("{path}.expr"),
+        &["action \"a\"", "status.phase + 1", "has the type int"],
+    );
 }
 
 #[test]

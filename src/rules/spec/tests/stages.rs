@@ -1,4 +1,5 @@
 use super::*;
+use crate::rules::spec::{Supported, check};
 
 #[test]
 fn stages_and_their_names() {
@@ -272,4 +273,29 @@ fn ready_checks() {
         &["current, inProgress and failed"],
     );
     accepted(&exprs("apiVersion: apps/v1, kind: A, failed: 'true'"));
+    for (field, bad, fragment) in [
+        ("current", "status.phase ==", "at line 1, column"),
+        ("inProgress", "phase == 'x'", "there is no variable \"phase\""),
+        ("failed", "size(status.list)", "has the type int"),
+    ] {
+        let fields = format!("apiVersion: v1, kind: A, {field}: \"{bad}\"");
+        refused(
+            "C3",
+            &exprs(&fields),
+            &format!("spec.stages[0].readyChecks.exprs[0].{field}"),
+            &["stage \"web\"", "expression 0", field, bad, fragment],
+        );
+    }
+    let two = "apiVersion: v1, kind: A, current: '1', failed: '2'}, {apiVersion: v1, kind: B, current: '3'";
+    let violations = validate(&set(&exprs(two)));
+    let list = "spec.stages[0].readyChecks.exprs";
+    let mut found = paths(&violations);
+    found.sort_unstable();
+    assert_eq!(found, [format!("{list}[0].current"), format!("{list}[0].failed"), format!("{list}[1].current")]);
+}
+
+#[test]
+fn expressions_are_part_of_this_release() {
+    let spec = stage("readyChecks: {exprs: [{apiVersion: a/v1, kind: A, current: status.ready}]}");
+    assert!(check(&set(&spec), &Supported::this_release()).is_empty());
 }

@@ -1,0 +1,93 @@
+//! Variables of a stage: from ConfigMaps and Secrets in list order, then inline values, which win (run 14.6).
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use serde_json::Value;
+
+use super::outcome::Failure;
+use super::pass::Pass;
+use crate::api::common::non_empty;
+use crate::api::{Stage, SubstituteKind, SubstituteReference};
+use crate::cluster::{Identity, Target, Tenant};
+use crate::manifest::substitute;
+
+const OPERATION: &str = "resolve postBuild variables";
+
+/// The variables of one stage.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Variables {
+    pub values: BTreeMap<String, String>,
+    /// Digest over all of them; empty when there are none.
+    pub digest: String,
+}
+
+impl Pass<'_> {
+    /// Resolves the variables of every stage. One that cannot be resolved yet is asked for again when its stage's turn
+    /// comes: an earlier stage may bring the object.
+    pub(super) async fn resolve_variables(&mut self) {
+        let spec = self.set.spec.clone();
+        let mut all = Vec::with_capacity(spec.stages.len());
+        for stage in &spec.stages {
+            all.push(self.variables_of(stage).await);
+        }
+        self.variables = all;
+    }
+
+    /// Resolves the variables of one stage.
+    ///
+    /// # Errors
+    /// The reference that cannot be read; never its content.
+    pub(super) async fn variables_of(&self, stage: &Stage) -> Result<Variables, Failure> {
+        let Some(post_build) = &stage.post_build else {
+            return Ok(Variables::default());
+        };
+        let mut values = BTreeMap::new();
+        // Variables live where the StageSet lives, and are read as its own account (run 11.1).
+        let account = non_empty(&self.set.spec.service_account_name);
+        let tenant = self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, account));
+        for reference in &post_build.substitute_from {
+            self.add(&mut values, &tenant, reference).await?;
+        }
+        for (key, value) in &post_build.substitute {
+            add(&mut values, "postBuild.substitute", key, value.as_bytes())?;
+        }
+        let digest = substitute::digest(&values);
+        Ok(Variables { values, digest })
+    }
+
+    async fn add(&self, values: &mut BTreeMap<String, String>, tenant: &Tenant, reference: &SubstituteReference) -> Result<(), Failure> {
+        let target = Target {
+            api_version: "v1".into(),
+            kind: reference.kind.as_str().to_owned(),
+            namespace: Some(self.owner.namespace.clone()),
+            name: reference.name.clone(),
+        };
+        let found = tenant.get(&target).await.map_err(|e| Failure::of_access(OPERATION, &e, "get", &target))?;
+        let Some(object) = found else {
+            if reference.optional {
+                return Ok(());
+            }
+            return Err(Failure::retried(
+                OPERATION,
+                format!("{target} does not exist: create it, or set optional: true on its substituteFrom entry"),
+            ));
+        };
+        let origin = target.to_string();
+        for (key, value) in object.get("data").and_then(Value::as_object).into_iter().flatten() {
+            let text = value.as_str().unwrap_or_default();
+            if reference.kind == SubstituteKind::Secret {
+                let bytes = base64::engine::general_purpose::STANDARD.decode(text);
+                let bytes = bytes.map_err(|_| Failure::retried(OPERATION, format!("{origin}: key {key} is not base64")))?;
+                add(values, &origin, key, &bytes)?;
+            } else {
+                add(values, &origin, key, text.as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add(values: &mut BTreeMap<String, String>, origin: &str, key: &str, value: &[u8]) -> Result<(), Failure> {
+    substitute::add_variable(values, origin, key, value).map_err(|e| Failure::retried(OPERATION, e.to_string()))
+}

@@ -1,0 +1,167 @@
+//! A steady state costs nothing.
+
+use std::time::Duration;
+
+use crate::support::{
+    Match, World,
+    objects::{self, configmap, deployment, multi, service, widget},
+    stageset::{StageSet, stage, stageset},
+};
+
+/// A settled StageSet with eight objects in two stages, passing every two seconds.
+async fn settled(world: &World, interval: &str) {
+    let maps: Vec<String> = (0..5).map(|i| configmap(&format!("map-{i}"), "1")).collect();
+    world.publish("base", &[("maps.yaml", &multi(&maps))]).await;
+    let app = multi(&[deployment("web", "web:1", 1), service("web", 80), widget("w", 1)]);
+    world.publish("app", &[("app.yaml", &app)]).await;
+    world.widget("w", true).await;
+    let shop = stageset("shop")
+        .interval(interval)
+        .stage(stage("base", "base"))
+        .stage(stage("app", "app"))
+        .apply(world)
+        .await;
+    shop.until_ready().await;
+    // The events of the rollout itself (its inventory, the Deployment's last status) settle.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interval_pass_writes_nothing_and_reads_each_object_at_most_once() {
+    let world = World::start("steady").await;
+    settled(&world, "2s").await;
+    let mark = world.proxy.mark();
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    let tally = world.proxy.since(mark);
+    println!(
+        "requests of about four passes over eight objects: {}\n{}",
+        tally.count(),
+        tally.lines()
+    );
+    assert!(tally.writes().is_empty(), "writes:\n{}", tally.writes().lines());
+    assert!(tally.events().is_empty(), "events:\n{}", tally.events().lines());
+    assert!(tally.dry_runs().is_empty(), "dry runs:\n{}", tally.dry_runs().lines());
+    // 9 s hold at most five passes of 2 s with 5 % jitter.
+    for (object, reads) in tally.gets_per_object() {
+        assert!(
+            reads <= 5,
+            "{object} was read {reads} times in at most five passes\n{}",
+            tally.lines()
+        );
+    }
+    assert_eq!(world.artifacts.all_downloads(), 2, "each artifact is downloaded once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_requested_pass_costs_one_status_write_and_at_most_one_read_of_each_object() {
+    let world = World::start("asked").await;
+    settled(&world, "1h").await;
+    let shop = StageSet::named(&world, "shop").await;
+    let mark = world.proxy.mark();
+    shop.reconcile().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let tally = world.proxy.since(mark);
+    let writes = tally.writes();
+    assert_eq!(writes.count(), 1, "\n{}", writes.lines());
+    assert_eq!(
+        writes
+            .matching(&Match::any().resource("stagesets").subresource("status"))
+            .count(),
+        1,
+        "\n{}",
+        writes.lines()
+    );
+    assert!(tally.dry_runs().is_empty(), "dry runs:\n{}", tally.dry_runs().lines());
+    for (object, reads) in tally.gets_per_object() {
+        assert!(reads <= 1, "{object} was read {reads} times\n{}", tally.lines());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_heartbeat_of_a_source_costs_nothing() {
+    let world = World::start("heartbeat").await;
+    settled(&world, "1h").await;
+    let mark = world.proxy.mark();
+    for i in 0..5 {
+        let status = serde_json::json!({ "lastHandledReconcileAt": format!("{i}") });
+        world
+            .cluster
+            .patch_status(&objects::external_artifacts(), &world.namespace, "base", status)
+            .await;
+        world
+            .cluster
+            .annotate(
+                &objects::external_artifacts(),
+                &world.namespace,
+                "base",
+                "example.com/beat",
+                Some(&i.to_string()),
+            )
+            .await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let tally = world.proxy.since(mark);
+    assert!(tally.writes().is_empty(), "writes:\n{}", tally.writes().lines());
+    assert!(
+        tally.object_reads().is_empty(),
+        "reads:\n{}",
+        tally.object_reads().lines()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_made_change_is_corrected_and_reported() {
+    let world = World::start("drift").await;
+    settled(&world, "1h").await;
+    let shop = StageSet::named(&world, "shop").await;
+    let patch = serde_json::json!({ "data": { "value": "by hand" } });
+    world
+        .cluster
+        .patch(&objects::configmaps(), &world.namespace, "map-1", patch)
+        .await;
+    shop.reconcile().await;
+    assert_eq!(world.config_value("map-1").await.as_deref(), Some("1"));
+    let event = shop.until_event("DriftCorrected").await;
+    let note = event["note"].as_str().unwrap_or_default();
+    assert!(
+        note.contains("ConfigMap") && note.contains("map-1") && !note.contains("map-2"),
+        "{note}"
+    );
+    assert_eq!(event["type"], "Warning");
+    shop.until_ready().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_deleted_by_hand_comes_back() {
+    let world = World::start("deleted").await;
+    settled(&world, "2s").await;
+    world
+        .cluster
+        .delete(&objects::configmaps(), &world.namespace, "map-1")
+        .await;
+    world
+        .cluster
+        .until(&objects::configmaps(), &world.namespace, "map-1", "back", |m| {
+            m["data"]["value"] == "1"
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_field_that_left_the_render_is_removed_from_the_object() {
+    let world = World::start("fields").await;
+    let two = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: map\n  annotations: { old: 'yes' }\ndata:\n  a: '1'\n  b: '2'\n";
+    world.publish("app", &[("map.yaml", two)]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    let one = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: map\ndata:\n  a: '1'\n";
+    let revision = world.publish("app", &[("map.yaml", one)]).await;
+    shop.until_rolled_out("app", &revision).await;
+    let map = world
+        .cluster
+        .must_get(&objects::configmaps(), &world.namespace, "map")
+        .await;
+    assert_eq!(map["data"], serde_json::json!({ "a": "1" }));
+    assert!(map["metadata"]["annotations"]["old"].is_null(), "{map}");
+    assert_eq!(shop.event_count("DriftCorrected").await, 0, "a rollout is no drift");
+}

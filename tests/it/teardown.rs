@@ -1,0 +1,247 @@
+//! Deletion: stages go in reverse order, and what cannot be reached does not hold a StageSet for ever.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::support::{
+    Match, Verb, When, World,
+    objects::{self, configmap, unbound_claim, widget},
+    stageset::{StageSet, stage, stageset},
+};
+
+async fn three<'w>(world: &'w World) -> StageSet<'w> {
+    let mut spec = stageset("shop");
+    for name in ["database", "backend", "frontend"] {
+        world.publish(name, &[("map.yaml", &configmap(name, "1"))]).await;
+        spec = spec.stage(stage(name, name));
+    }
+    let shop = spec.apply(world).await;
+    shop.until_ready().await;
+    shop
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stages_are_torn_down_in_reverse_order() {
+    let world = World::start("teardown").await;
+    let shop = three(&world).await;
+    let mark = world.proxy.mark();
+    shop.delete().await;
+    shop.until_gone().await;
+    let deletes = world
+        .proxy
+        .since(mark)
+        .matching(&Match::writes().verb(Verb::Delete).resource("configmaps"));
+    let order: Vec<&str> = deletes.records().iter().map(|r| r.call.name.as_str()).collect();
+    assert_eq!(order, ["frontend", "backend", "database"]);
+    let tenant = format!("system:serviceaccount:{}:tenant", world.namespace);
+    assert!(
+        deletes.records().iter().all(|r| r.call.user == tenant),
+        "\n{}",
+        deletes.lines()
+    );
+    assert_eq!(
+        world.applied(&objects::configmaps(), "shop").await,
+        Vec::<String>::new()
+    );
+    // The shards go by garbage collection.
+    let shards = world.cluster.list(&objects::inventories(), &world.namespace, "").await;
+    for shard in shards {
+        let name = shard["metadata"]["name"].as_str().unwrap_or_default();
+        world
+            .cluster
+            .until_gone(&objects::inventories(), &world.namespace, name)
+            .await;
+    }
+}
+
+/// B13: the operator of an earlier stage stays until the objects of a later stage are really gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stage_waits_until_the_objects_of_the_later_one_are_gone() {
+    let world = World::start("finalizers").await;
+    world
+        .publish("operator", &[("map.yaml", &configmap("operator", "1"))])
+        .await;
+    let held = configmap("held", "1").replace("name: held\n", "name: held\n  finalizers: [example.com/hold]\n");
+    world.publish("resources", &[("map.yaml", &held)]).await;
+    let spec = stageset("shop")
+        .stage(stage("operator", "operator"))
+        .stage(stage("resources", "resources"));
+    let shop = spec.apply(&world).await;
+    shop.until_ready().await;
+    shop.delete().await;
+    world
+        .cluster
+        .until(&objects::configmaps(), &world.namespace, "held", "being deleted", |m| {
+            !m["metadata"]["deletionTimestamp"].is_null()
+        })
+        .await;
+    world
+        .stays("the operator", Duration::from_secs(2), || async {
+            if world
+                .cluster
+                .exists(&objects::configmaps(), &world.namespace, "operator")
+                .await
+            {
+                Ok(())
+            } else {
+                Err("it is gone".to_owned())
+            }
+        })
+        .await;
+    let patch = json!({ "metadata": { "finalizers": null } });
+    world
+        .cluster
+        .patch(&objects::configmaps(), &world.namespace, "held", patch)
+        .await;
+    shop.until_gone().await;
+    assert!(
+        !world
+            .cluster
+            .exists(&objects::configmaps(), &world.namespace, "operator")
+            .await
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_stageset_is_torn_down_too() {
+    let world = World::start("suspended").await;
+    let mut shop = three(&world).await;
+    shop.suspend(true).await;
+    shop.until_reason("Suspended").await;
+    shop.delete().await;
+    shop.until_gone().await;
+    assert_eq!(
+        world.applied(&objects::configmaps(), "shop").await,
+        Vec::<String>::new()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollout_under_way_is_torn_down_at_once() {
+    let world = World::start("midway").await;
+    world.publish("one", &[("map.yaml", &configmap("map", "1"))]).await;
+    world.publish("two", &[("claim.yaml", &unbound_claim("never"))]).await;
+    let shop = stageset("shop")
+        .stage(stage("one", "one"))
+        .stage(stage("two", "two"))
+        .apply(&world)
+        .await;
+    shop.until_phase("two", "Verifying").await;
+    let began = Instant::now();
+    shop.delete().await;
+    shop.until_gone().await;
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "it took {:?}",
+        began.elapsed()
+    );
+    assert!(
+        !world
+            .cluster
+            .exists(&objects::configmaps(), &world.namespace, "map")
+            .await
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stageset_that_never_applied_anything_is_simply_gone() {
+    let world = World::start("never").await;
+    let shop = stageset("shop").stage(stage("app", "absent")).apply(&world).await;
+    shop.until_reason("ArtifactNotFound").await;
+    shop.delete().await;
+    shop.until_gone().await;
+}
+
+/// B13: a kind that is no longer served has no objects left.
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_a_kind_that_is_gone_are_gone() {
+    let world = World::start("kind-gone").await;
+    let kind = super::triggers::own_kind(&world).await;
+    let object = widget("thing", 1)
+        .replace("fixture.stageset.test/v1", &kind.api_version)
+        .replace("kind: Widget", &format!("kind: {}", kind.kind));
+    world
+        .publish("app", &[("thing.yaml", &object), ("map.yaml", &configmap("map", "1"))])
+        .await;
+    let shop = stageset("shop")
+        .stage(stage("app", "app").set("readyChecks", json!({ "disableWait": true })))
+        .apply(&world)
+        .await;
+    shop.until_ready().await;
+    super::triggers::remove_own_kind(&world, &kind).await;
+    shop.delete().await;
+    shop.until_gone().await;
+    assert!(
+        !world
+            .cluster
+            .exists(&objects::configmaps(), &world.namespace, "map")
+            .await
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_teardown_that_fails_is_repeated_and_says_so() {
+    let world = World::start("repeat").await;
+    let shop = three(&world).await;
+    world.proxy.fail(
+        Match::writes()
+            .verb(Verb::Delete)
+            .resource("configmaps")
+            .name("backend"),
+        When::First(3),
+        500,
+    );
+    shop.delete().await;
+    shop.until_gone().await;
+    assert_eq!(
+        world.applied(&objects::configmaps(), "shop").await,
+        Vec::<String>::new()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_teardown_that_cannot_end_is_given_up_after_its_bound_with_a_warning() {
+    let world = World::builder("forced").flag("--max-teardown-wait=3s").start().await;
+    let shop = three(&world).await;
+    world.proxy.fail(
+        Match::writes()
+            .verb(Verb::Delete)
+            .resource("configmaps")
+            .name("backend"),
+        When::Always,
+        500,
+    );
+    shop.delete().await;
+    shop.until_gone().await;
+    let event = shop.until_event("TeardownForced").await;
+    assert_eq!(event["type"], "Warning");
+    assert!(
+        event["note"].as_str().unwrap_or_default().contains("backend"),
+        "{event}"
+    );
+    assert!(
+        world
+            .cluster
+            .exists(&objects::configmaps(), &world.namespace, "backend")
+            .await
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_a_deleted_stageset_is_applied_again() {
+    let world = World::start("dead").await;
+    let shop = three(&world).await;
+    shop.delete().await;
+    shop.until_gone().await;
+    world
+        .publish("backend", &[("map.yaml", &configmap("backend", "2"))])
+        .await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(
+        !world
+            .cluster
+            .exists(&objects::configmaps(), &world.namespace, "backend")
+            .await
+    );
+}

@@ -1,0 +1,316 @@
+//! Waiting is state, not a held worker: the stuck do not slow the healthy, and readiness is noticed at once.
+
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt as _, stream};
+use serde_json::{Value, json};
+
+use crate::support::{
+    Match, World, look,
+    objects::{self, configmap, unbound_claim, widget},
+    stageset::{condition_of, stage, stage_of, stageset},
+};
+
+/// Middle of the sorted measurements.
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// From the API server's answer to the apply until Ready is seen True.
+async fn time_to_ready(world: &World, name: &str) -> Duration {
+    world.publish(name, &[("map.yaml", &configmap(name, "1"))]).await;
+    let set = stageset(name).stage(stage("app", name)).apply(world).await;
+    let began = Instant::now();
+    while condition_of(&set.status().await, "Ready").is_none_or(|c| c["status"] != "True") {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{name} is not ready\n{}",
+            world.report().await
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    began.elapsed()
+}
+
+/// Many StageSets whose one stage never becomes ready, all waiting.
+async fn stuck(world: &World, count: usize) {
+    stream::iter(0..count)
+        .for_each_concurrent(8, |i| async move {
+            let name = format!("stuck-{i}");
+            world.widget(&name, false).await;
+            world.publish(&name, &[("w.yaml", &widget(&name, 1))]).await;
+            stageset(&name).stage(stage("never", &name)).apply(world).await;
+        })
+        .await;
+    look(Duration::from_secs(120), || async {
+        let all = world.cluster.list(&objects::stagesets(), &world.namespace, "").await;
+        let verifying = |s: &&Value| stage_of(&s["status"], "never")["phase"] == "Verifying";
+        let waiting = all.iter().filter(verifying).count();
+        if waiting == count {
+            Ok(())
+        } else {
+            Err(format!("{waiting} of {count} are verifying"))
+        }
+    })
+    .await
+    .expect("every stuck StageSet waits");
+}
+
+/// Two controllers at the same time, one of them with 200 StageSets that wait, asked in turn: what else
+/// the machine does hits both alike.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_stuck_stagesets_hold_nothing_up() {
+    let idle = World::builder("idle").alone().start().await;
+    let busy = World::builder("busy").companion().start().await;
+    stuck(&busy, 200).await;
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for i in 0..23 {
+        let name = format!("healthy-{i}");
+        let (one, other) = (time_to_ready(&idle, &name).await, time_to_ready(&busy, &name).await);
+        // The first of each pays for discovery and connections.
+        if i > 1 {
+            alone.push(one);
+            beside.push(other);
+        }
+    }
+    let (alone, beside) = (median(alone), median(beside));
+    println!("healthy StageSet to Ready: {alone:?} alone, {beside:?} beside 200 stuck ones");
+    assert!(
+        beside <= 2 * alone,
+        "{beside:?} beside 200 stuck StageSets, {alone:?} alone"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_is_noticed_at_once() {
+    let world = World::builder("latency").alone().start().await;
+    let mut times = Vec::new();
+    for i in 0..21 {
+        let (gate, after) = (format!("gate-{i}"), format!("after-{i}"));
+        world.publish(&gate, &[("w.yaml", &widget(&gate, 1))]).await;
+        world.publish(&after, &[("m.yaml", &configmap(&after, "1"))]).await;
+        world.widget(&gate, false).await;
+        let set = stageset(&gate)
+            .stage(stage("one", &gate))
+            .stage(stage("two", &after))
+            .apply(&world)
+            .await;
+        set.until_phase("one", "Verifying").await;
+        // Beyond the busy first moments of a wait, where a poll could be near by chance.
+        tokio::time::sleep(Duration::from_millis(300 + 37 * i)).await;
+
+        let mark = world.proxy.mark();
+        world.widget(&gate, true).await;
+        set.until_ready().await;
+        let wanted = Match::writes().resource("configmaps").name(&after);
+        let writes = world.proxy.since(mark).matching(&wanted);
+        let first = writes.first().expect("the next stage wrote its object");
+        times.push(first.started.duration_since(mark.at));
+    }
+    let median = median(times.clone());
+    println!("object ready to the next stage's object written: median {median:?} of {times:?}");
+    assert!(median < Duration::from_millis(200), "median {median:?} of {times:?}");
+}
+
+/// From the publication of a good revision until its object is written.
+async fn time_to_replace(world: &World, artifact: &str, good: &str) -> Duration {
+    let mark = world.proxy.mark();
+    world.publish(artifact, &[("map.yaml", &configmap(good, "1"))]).await;
+    let wanted = Match::writes().resource("configmaps").name(good);
+    let first = look(Duration::from_secs(50), || async {
+        world
+            .proxy
+            .since(mark)
+            .matching(&wanted)
+            .first()
+            .map(|r| r.started)
+            .ok_or_else(String::new)
+    })
+    .await;
+    match first {
+        Ok(at) => at.duration_since(mark.at),
+        Err(_) => world.fail(&format!("{artifact} was never replaced by {good}")).await,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_revision_is_replaced_within_a_second() {
+    let world = World::builder("replace-failed").alone().start().await;
+    world.publish("app", &[("w.yaml", &widget("bad", 1))]).await;
+    world.failed_widget("bad").await;
+    let set = stageset("shop")
+        .retry_interval("1h")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
+    let ready = set.until_reason("StageFailed").await;
+    let message = ready["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("stage \"app\" verify") && message.contains("bad"),
+        "{message}"
+    );
+    let took = time_to_replace(&world, "app", "good").await;
+    assert!(took < Duration::from_secs(1), "it took {took:?}");
+    set.until_ready().await;
+    assert!(
+        !world.cluster.exists(&objects::widgets(), &world.namespace, "bad").await,
+        "the bad object is pruned"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_looping_revision_is_replaced_within_a_second() {
+    let world = World::builder("replace-crash").alone().start().await;
+    let annotated = "      annotations: { testenv.metio.wtf/pod: crashloop }\n      labels:\n";
+    let crashing = objects::deployment("web", "web:1", 1).replace("      labels:\n", annotated);
+    world.publish("app", &[("web.yaml", &crashing)]).await;
+    let set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    look(Duration::from_secs(30), || async {
+        let pods = world.cluster.list(&objects::pods(), &world.namespace, "app=web").await;
+        let looping = pods
+            .iter()
+            .any(|p| p["status"].to_string().contains("CrashLoopBackOff"));
+        if looping {
+            Ok(())
+        } else {
+            Err(format!("{} pods", pods.len()))
+        }
+    })
+    .await
+    .expect("the pod crashes");
+    set.until("naming what it waits for", |s| s.to_string().contains("web"))
+        .await;
+    let took = time_to_replace(&world, "app", "good").await;
+    assert!(took < Duration::from_secs(1), "it took {took:?}");
+    set.until_ready().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_in_motion_is_let_finish_and_a_standing_one_is_replaced() {
+    let world = World::start("replace-still").await;
+    world.publish("app", &[("claim.yaml", &unbound_claim("never"))]).await;
+    let set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    set.until_phase("app", "Verifying").await;
+    let began = Instant::now();
+    // Nothing has changed for less than 30 s: it may still get there.
+    let took = time_to_replace(&world, "app", "good").await;
+    let waited = began.elapsed();
+    assert!(
+        took > Duration::from_secs(20),
+        "a fresh wait was cut off after {took:?}"
+    );
+    assert!(
+        waited < Duration::from_secs(40),
+        "a standing wait was kept for {waited:?}"
+    );
+    set.until_ready().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standing_revision_is_replaced_within_a_second() {
+    let world = World::start("replace-stood").await;
+    world.publish("app", &[("claim.yaml", &unbound_claim("never"))]).await;
+    let set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    set.until_phase("app", "Verifying").await;
+    tokio::time::sleep(Duration::from_secs(32)).await;
+    let took = time_to_replace(&world, "app", "good").await;
+    assert!(took < Duration::from_secs(1), "it took {took:?}");
+    set.until_ready().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verify_that_runs_out_of_time_fails_and_says_what_it_waited_for() {
+    let world = World::start("timeout").await;
+    world.publish("app", &[("claim.yaml", &unbound_claim("never"))]).await;
+    world.publish("next", &[("map.yaml", &configmap("next", "1"))]).await;
+    let spec = stageset("shop")
+        .retry_interval("1h")
+        .stage(stage("app", "app").timeout("3s"))
+        .stage(stage("next", "next"));
+    let set = spec.apply(&world).await;
+    let ready = set.until_reason("StageFailed").await;
+    let message = ready["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("stage \"app\" verify") && message.contains("never") && message.contains("3s"),
+        "{message}"
+    );
+    assert_eq!(set.stage("app").await["phase"], "Failed");
+    assert!(
+        !world
+            .cluster
+            .exists(&objects::configmaps(), &world.namespace, "next")
+            .await,
+        "the run halts"
+    );
+    let status = set.status().await;
+    assert_eq!(
+        condition_of(&status, "Reconciling").expect("a retry is due")["reason"],
+        "ProgressingWithRetry"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_stage_recovers_when_its_object_does() {
+    let world = World::start("recover").await;
+    world.publish("app", &[("w.yaml", &widget("slow", 1))]).await;
+    world.widget("slow", false).await;
+    let set = stageset("shop")
+        .retry_interval("1h")
+        .stage(stage("app", "app").timeout("2s"))
+        .apply(&world)
+        .await;
+    set.until_reason("StageFailed").await;
+    world.widget("slow", true).await;
+    set.until_ready_within(Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_healthy_release_that_turns_unready_is_reported_after_its_bound_and_heals() {
+    let world = World::start("later").await;
+    world.publish("app", &[("w.yaml", &widget("w", 1))]).await;
+    world.widget("w", true).await;
+    let set = stageset("shop")
+        .interval("1h")
+        .stage(stage("app", "app").timeout("3s"))
+        .apply(&world)
+        .await;
+    set.until_ready().await;
+
+    world.widget("w", false).await;
+    let status = set.until_phase("app", "Verifying").await;
+    assert_eq!(
+        condition_of(&status, "Ready").expect("Ready")["status"],
+        "True",
+        "the bound has not run out"
+    );
+    set.until_reason("StageFailed").await;
+    world.widget("w", true).await;
+    set.until_ready_within(Duration::from_secs(10)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_generation_and_a_deletion_end_a_wait_at_once() {
+    let world = World::start("interrupt").await;
+    world.publish("app", &[("claim.yaml", &unbound_claim("never"))]).await;
+    let mut set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    set.until_phase("app", "Verifying").await;
+    set.patch_spec(json!({ "suspend": true })).await;
+    let began = Instant::now();
+    set.until_reason("Suspended").await;
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "suspending took {:?}",
+        began.elapsed()
+    );
+    set.patch_spec(json!({ "suspend": false })).await;
+    set.until_phase("app", "Verifying").await;
+    set.delete().await;
+    let began = Instant::now();
+    set.until_gone().await;
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "teardown took {:?}",
+        began.elapsed()
+    );
+}
