@@ -38,7 +38,10 @@ const SIZES: [usize; 5] = [10, 100, 1_000, 5_000, 10_000];
 fn main() {
     let krusty = std::env::var_os("STAGESET_KRUSTY").map(PathBuf::from);
     let binary = std::env::var_os("STAGESET_KUSTOMIZE").map(PathBuf::from);
-    println!("{:>8} {:>10} {:>12} {:>12} {:>12} {:>9} {:>9} {:>12}", "objects", "input", "ours", "library", "command", "lib/ours", "cmd/ours", "peak/input");
+    println!(
+        "{:>8} {:>10} {:>12} {:>12} {:>12} {:>9} {:>9} {:>12}",
+        "objects", "input", "ours", "library", "command", "lib/ours", "cmd/ours", "peak/input"
+    );
     for size in SIZES {
         let files = files(size);
         let input: usize = files.iter().map(|(_, content)| content.len()).sum();
@@ -93,9 +96,17 @@ fn ours(files: &[(String, String)]) -> (f64, usize) {
 }
 
 fn library(program: &Path, overlay: &Path, times: usize) -> f64 {
-    let output = Command::new(program).arg(overlay).arg(times.to_string()).output().expect("krusty runs");
+    let output = Command::new(program)
+        .arg(overlay)
+        .arg(times.to_string())
+        .output()
+        .expect("krusty runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).trim().parse::<f64>().expect("microseconds") / 1e3
+    String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse::<f64>()
+        .expect("microseconds")
+        / 1e3
 }
 
 fn command(program: &Path, overlay: &Path, times: usize) -> f64 {
@@ -103,7 +114,13 @@ fn command(program: &Path, overlay: &Path, times: usize) -> f64 {
         .map(|_| {
             let begin = Instant::now();
             let output = Command::new(program)
-                .args(["build", "--load-restrictor", "LoadRestrictionsNone", "--reorder", "none"])
+                .args([
+                    "build",
+                    "--load-restrictor",
+                    "LoadRestrictionsNone",
+                    "--reorder",
+                    "none",
+                ])
                 .arg(overlay)
                 .output()
                 .expect("kustomize runs");
@@ -178,7 +195,10 @@ fn object(index: usize, text: &mut String) {
             "---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: config-{group}\ndata:\n  setting: value-{group}\n  file.txt: |\n    \
              first line of the file\n    second line of the file\n"
         ),
-        _ => write!(text, "---\napiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: account-{group}\n"),
+        _ => write!(
+            text,
+            "---\napiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: account-{group}\n"
+        ),
     };
     result.expect("text grows");
 }

@@ -59,8 +59,9 @@ fn files(text: &str) -> (String, Files) {
 
 fn agree(text: &str) {
     let (root, files) = files(text);
-    if let Err(difference) = compare(&files, &root) {
-        panic!("{difference}");
+    match compare(&files, &root) {
+        Ok(built) => assert!(built, "a fixture must build"),
+        Err(difference) => panic!("{difference}"),
     }
     let built = ours(&files, &root, Order::Accumulation);
     assert!(

@@ -3,6 +3,7 @@
 mod command;
 mod fixtures;
 mod generator;
+mod overlays;
 mod random;
 mod reference;
 mod schema;
