@@ -110,8 +110,8 @@ fn base(c: &mut Choices<'_>, folder: &str, files: &mut Files) -> Vec<Known> {
         let resource = Known {
             api_version,
             kind,
-            name: *c.pick(&NAMES),
-            namespace: *c.pick(&NAMESPACES),
+            name: c.pick::<&str>(&NAMES),
+            namespace: c.pick::<&str>(&NAMESPACES),
         };
         if known
             .iter()

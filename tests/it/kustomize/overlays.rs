@@ -95,10 +95,8 @@ pub fn generators(c: &mut Choices<'_>, k: &mut String, overlay: bool) {
         c.pick(&["v", "'q'", "<&>"])
     )
     .unwrap();
-    if overlay {
-        if k.contains("name: gen") {
-            writeln!(k, "  behavior: {}", c.pick(&["merge", "replace"])).unwrap();
-        }
+    if overlay && k.contains("name: gen") {
+        writeln!(k, "  behavior: {}", c.pick(&["merge", "replace"])).unwrap();
     }
     if c.chance(1) {
         writeln!(k, "  namespace: {}", c.pick(&["prod", "default"])).unwrap();
