@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Inventories, Sources, StageSets};
-use crate::cluster::{Cluster, Clusters};
 use crate::cluster::watch::Hub;
+use crate::cluster::{Cluster, Clusters};
 use crate::config::{Command, Config};
 use crate::controller::{self, Feeds, Lease};
 use crate::run::{Context, Memories, Notifier};

@@ -5,7 +5,6 @@ go 1.26.0
 tool sigs.k8s.io/kustomize/kustomize/v5
 
 require (
-	github.com/fluxcd/pkg/envsubst v1.7.0
 	k8s.io/kube-openapi v0.0.0-20241212222426-2c72e554b1e7
 	sigs.k8s.io/kustomize/api v0.21.1
 	sigs.k8s.io/kustomize/kyaml v0.21.1

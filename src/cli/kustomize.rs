@@ -88,7 +88,8 @@ fn build(args: &Args, tree: &FileTree, path: &str) -> Result<Built, String> {
     }
     if !args.substitute.is_empty() || args.strict_substitute {
         let variables: BTreeMap<String, String> = args.substitute.iter().cloned().collect();
-        let _ = variables;
+        built.objects = manifest::substitute::substitute_objects(built.objects, &variables, args.strict_substitute)
+            .map_err(|e| e.to_string())?;
     }
     Ok(built)
 }

@@ -77,7 +77,11 @@ impl Kinds {
         };
         let first = table.kinds.iter().filter_map(|((group, kind), versions)| {
             let served = versions.first().filter(|s| s.namespaced)?;
-            let api_version = if group.is_empty() { served.version.clone() } else { format!("{group}/{}", served.version) };
+            let api_version = if group.is_empty() {
+                served.version.clone()
+            } else {
+                format!("{group}/{}", served.version)
+            };
             Some((api_version, kind.clone()))
         });
         first.collect()
@@ -241,10 +245,23 @@ mod tests {
 
     #[test]
     fn what_kubernetes_serves_itself_is_not_custom() {
-        for group in ["", "apps", "batch", "networking.k8s.io", "rbac.authorization.k8s.io", "flowcontrol.apiserver.k8s.io"] {
+        for group in [
+            "",
+            "apps",
+            "batch",
+            "networking.k8s.io",
+            "rbac.authorization.k8s.io",
+            "flowcontrol.apiserver.k8s.io",
+        ] {
             assert!(!is_custom(group), "{group}");
         }
-        for group in ["example.com", "gateway.networking.k8s.io", "snapshot.storage.k8s.io", "x-k8s.io", "stages.metio.wtf"] {
+        for group in [
+            "example.com",
+            "gateway.networking.k8s.io",
+            "snapshot.storage.k8s.io",
+            "x-k8s.io",
+            "stages.metio.wtf",
+        ] {
             assert!(is_custom(group), "{group}");
         }
     }

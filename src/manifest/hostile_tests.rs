@@ -120,7 +120,7 @@ fn expressions() {
         "\\\\1",
     ] {
         let kustomization = format!(
-            "resources: [a.yaml]\npatches: [{{patch: '[{{op: remove, path: /data}}]', target: {{name: '{expression}'}}}}]"
+            "resources: [a.yaml]\npatches: [{{patch: '- {{op: remove, path: /data}}', target: {{name: '{expression}'}}}}]"
         );
         let object = format!(
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {}}}\n",
@@ -136,9 +136,9 @@ fn expressions() {
 #[test]
 fn json_patches_that_double() {
     let copies: String = (0..60)
-        .map(|i| format!("{{op: copy, from: /data, path: /data/a{i}}},"))
+        .map(|i| format!("- {{op: copy, from: /data, path: /data/a{i}}}\\n"))
         .collect();
-    let kustomization = format!("resources: [a.yaml]\npatches: [{{patch: '[{copies}]', target: {{kind: ConfigMap}}}}]");
+    let kustomization = format!("resources: [a.yaml]\npatches: [{{patch: \"{copies}\", target: {{kind: ConfigMap}}}}]");
     let files = vec![
         file("kustomization.yaml", kustomization),
         file("a.yaml", format!("{OBJECT}data: {{x: {{}}}}\n")),

@@ -167,9 +167,12 @@ pub fn sort_legacy(objects: &mut [Value]) {
 }
 
 fn finish(resources: Vec<kustomize::Resource>, root: &kustomize::Layer) -> Result<Vec<Value>, Error> {
-    let mut objects = Vec::with_capacity(resources.len());
-    for resource in resources {
-        objects.push(resource.into_value().map_err(|problem| kustomize::Error {
+    // Only the objects are needed from here on: their history is given back before the values are made.
+    let mut roots = Vec::with_capacity(resources.len());
+    roots.extend(resources.into_iter().map(|resource| resource.root));
+    let mut objects = Vec::with_capacity(roots.len());
+    for root_map in roots {
+        objects.push(kustomize::value(root_map).map_err(|problem| kustomize::Error {
             file: root.file.clone(),
             problem: Box::new(problem),
         })?);
@@ -185,6 +188,8 @@ fn is_manifest_name(path: &str) -> bool {
     })
 }
 
+#[cfg(test)]
+mod fuzz_tests;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]

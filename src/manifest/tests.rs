@@ -124,3 +124,94 @@ fn cycles_escapes_and_remote_bases_are_refused() {
         );
     }
 }
+
+fn message(kustomization: &str, resource: &str) -> String {
+    match build(
+        &tree(&[("kustomization.yaml", kustomization), ("a.yaml", resource)]),
+        "",
+        &BuildOptions::default(),
+    ) {
+        Ok(objects) => panic!("built {objects:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn what_crashes_or_runs_programs_elsewhere_is_an_error_that_names_it() {
+    for (kustomization, named) in [
+        ("resources: [a.yaml]\nimages: [{name: '(', newTag: x}]", "("),
+        ("resources: [a.yaml]\nhelmCharts: [{name: x}]", "helmCharts"),
+        (
+            "resources: [a.yaml]\ntransformers: ['{apiVersion: example.com/v1, kind: Exec, metadata: {name: e}}']",
+            "Exec",
+        ),
+        (
+            "resources: [a.yaml, 'git::https://example.com/x']",
+            "git::https://example.com/x",
+        ),
+        (
+            "resources: [a.yaml]\npatches: [{path: 'https://example.com/p.yaml'}]",
+            "https://example.com/p.yaml",
+        ),
+    ] {
+        let message = message(kustomization, A);
+        assert!(
+            message.contains(named) && message.contains("kustomization.yaml"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn encrypted_types_do_not_crash_the_build() {
+    let encrypted = "apiVersion: ENC[AES256_GCM,data:a]\nkind: ENC[AES256_GCM,data:b]\nmetadata: {name: x}\n";
+    let kustomization = "namespace: n\nnamePrefix: p-\nresources: [a.yaml]";
+    assert_eq!(
+        names(&[("kustomization.yaml", kustomization), ("a.yaml", encrypted)], "")
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn lost_list_elements_are_warned_about() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, env: [{name: A, value: x}, {name: A, value: y}]}]}\n";
+    let kustomization =
+        "resources: [a.yaml]\npatches: [{patch: '{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {l: m}}}'}]";
+    let files = tree(&[("kustomization.yaml", kustomization), ("a.yaml", pod)]);
+    let built = build_with_warnings(&files, "", &BuildOptions::default()).unwrap();
+    assert_eq!(
+        built.objects[0]["spec"]["containers"][0]["env"],
+        json!([{"name": "A", "value": "y"}])
+    );
+    assert!(
+        built.warnings.iter().any(|w| w.contains("env") && w.contains("Pod")),
+        "{:?}",
+        built.warnings
+    );
+}
+
+#[test]
+fn stage_patches_run_after_the_roots_own() {
+    let files = tree(&[
+        (
+            "kustomization.yaml",
+            "resources: [a.yaml]\nnamePrefix: p-\npatches: [{patch: '{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: own}}'}]",
+        ),
+        ("a.yaml", A),
+    ]);
+    let target = Some(PatchTarget {
+        kind: "Config.*".to_owned(),
+        ..PatchTarget::default()
+    });
+    let patch = "- op: replace\n  path: /data/k\n  value: stage\n".to_owned();
+    let options = BuildOptions {
+        patches: vec![StagePatch { patch, target }],
+    };
+    let built = build(&files, "", &options).unwrap();
+    assert_eq!(
+        (&built[0]["data"]["k"], &built[0]["metadata"]["name"]),
+        (&json!("stage"), &json!("p-a"))
+    );
+}

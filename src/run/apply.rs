@@ -15,7 +15,9 @@ use super::treatment;
 use crate::api::names::{FIELD_MANAGER, applyset};
 use crate::cluster::watch::{Knowledge, Owner, WatchKey, parse_version};
 use crate::cluster::{self, Preconditions, Served, Target, Tenant, is_deleting, resource_version, uid};
-use crate::rules::conflict::{BeforeApply, Decision, Policy, before_apply, immutable_conflict, on_conflict, trial_object};
+use crate::rules::conflict::{
+    BeforeApply, Decision, Policy, before_apply, immutable_conflict, on_conflict, trial_object,
+};
 use crate::rules::drift::{self, IgnoreRule, object_to_send};
 use crate::rules::inventory::{ObjectId, OwnerRef, owner_of};
 use crate::rules::managers;
@@ -96,7 +98,11 @@ impl Applier<'_> {
                 let ids: Vec<ObjectId> = ids.into_iter().filter(|id| !self.judge.covers(id)).collect();
                 report.waiting = not_in_force(&ids, known);
             }
-            if report.changed.iter().any(|(id, c)| id.kind == "CustomResourceDefinition" && *c != Change::Unchanged) {
+            if report
+                .changed
+                .iter()
+                .any(|(id, c)| id.kind == "CustomResourceDefinition" && *c != Change::Unchanged)
+            {
                 self.tenant.cluster().kinds().invalidate();
             }
             if report.waiting.is_some() {
@@ -108,7 +114,12 @@ impl Applier<'_> {
 
     /// Applies one wave. Deletes come last, once everything else of the wave is in place and every object to be
     /// recreated is known to be acceptable (run 28 B5, B6).
-    async fn wave(&self, members: Vec<Value>, known: &mut BTreeMap<ObjectId, Known>, report: &mut Report) -> Result<(), Failure> {
+    async fn wave(
+        &self,
+        members: Vec<Value>,
+        known: &mut BTreeMap<ObjectId, Known>,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
         let mut conflicts = Vec::new();
         let mut leaving = Vec::new();
         for batch in batches(members) {
@@ -167,13 +178,28 @@ impl Applier<'_> {
             .delete(&conflict.target, &conflict.only_if)
             .await
             .map_err(|e| Failure::of_access("apply", &e, "delete", &conflict.target))?;
-        if self.tenant.get(&conflict.target).await.map_err(|e| failed(&e))?.is_some() {
+        if self
+            .tenant
+            .get(&conflict.target)
+            .await
+            .map_err(|e| failed(&e))?
+            .is_some()
+        {
             return Ok(None);
         }
         let sent = content_hash(&conflict.object);
-        let applied = self.tenant.apply(&conflict.object, FIELD_MANAGER, false).await.map_err(|e| failed(&e))?;
+        let applied = self
+            .tenant
+            .apply(&conflict.object, FIELD_MANAGER, false)
+            .await
+            .map_err(|e| failed(&e))?;
         let (key, served) = self.key(&conflict.target).await?;
-        let place = Place { id: &conflict.id, target: &conflict.target, key: &key, served: &served };
+        let place = Place {
+            id: &conflict.id,
+            target: &conflict.target,
+            key: &key,
+            served: &served,
+        };
         Ok(Some(self.learn(&place, &applied, sent, None).await))
     }
 
@@ -181,7 +207,10 @@ impl Applier<'_> {
         let served = self.tenant.served(&target.api_version, &target.kind).await;
         let served = served.map_err(|e| Failure::of_request("apply", &e))?;
         let cluster = self.tenant.cluster().key();
-        Ok((WatchKey::of(cluster, self.tenant.identity(), target, served.namespaced), served))
+        Ok((
+            WatchKey::of(cluster, self.tenant.identity(), target, served.namespaced),
+            served,
+        ))
     }
 
     async fn one(&self, mut object: Value, before: Option<Known>) -> Result<Step, Failure> {
@@ -200,14 +229,22 @@ impl Applier<'_> {
         }
         // The watch begins before the first look, so that no change after it is missed.
         self.ctx.hub.watch(&key, &served, self.tenant, self.owner);
-        let live = self.tenant.get(&target).await.map_err(|e| Failure::of_access("apply", &e, "get", &target))?;
+        let live = self
+            .tenant
+            .get(&target)
+            .await
+            .map_err(|e| Failure::of_access("apply", &e, "get", &target))?;
         if live.as_ref().is_some_and(is_deleting) {
             return Ok(Step::Leaving(id, Known::leaving(before.as_ref())));
         }
         let mode = optout::mode(&object, live.as_ref());
         let kept = before_apply(&self.policy, &object, live.is_some()) == BeforeApply::KeepExisting;
         if kept || mode == Mode::Ignore || (mode == Mode::IfNotPresent && live.is_some()) {
-            return Ok(Step::Done(id, Known::skipped(&target, live.as_ref(), sent), Change::Skipped));
+            return Ok(Step::Done(
+                id,
+                Known::skipped(&target, live.as_ref(), sent),
+                Change::Skipped,
+            ));
         }
         let mut same_release = false;
         if let Some(live) = &live {
@@ -219,16 +256,44 @@ impl Applier<'_> {
             && same_release
             && drift::compare(&outgoing, live, FIELD_MANAGER).is_empty()
         {
-            let place = Place { id: &id, target: &target, key: &key, served: &served };
+            let place = Place {
+                id: &id,
+                target: &target,
+                key: &key,
+                served: &served,
+            };
             let known = self.learn(&place, live, sent, before.as_ref()).await;
             return Ok(Step::Done(id, known, Change::Unchanged));
         }
-        self.send(Sending { id, target, key, served, object, outgoing, live, sent, mode, before }).await
+        self.send(Sending {
+            id,
+            target,
+            key,
+            served,
+            object,
+            outgoing,
+            live,
+            sent,
+            mode,
+            before,
+        })
+        .await
     }
 
     /// Applies one object that has to be applied.
     async fn send(&self, sending: Sending) -> Result<Step, Failure> {
-        let Sending { id, target, key, served, object, outgoing, live, sent, mode, before } = sending;
+        let Sending {
+            id,
+            target,
+            key,
+            served,
+            object,
+            outgoing,
+            live,
+            sent,
+            mode,
+            before,
+        } = sending;
         if let Some(live) = live.as_ref().filter(|_| mode == Mode::Apply)
             && let Some(patch) = managers::takeover(live, FIELD_MANAGER)
         {
@@ -245,13 +310,26 @@ impl Applier<'_> {
             Some(_) => Change::Configured,
         };
         let before = before.filter(|_| change == Change::Unchanged);
-        let place = Place { id: &id, target: &target, key: &key, served: &served };
+        let place = Place {
+            id: &id,
+            target: &target,
+            key: &key,
+            served: &served,
+        };
         let known = self.learn(&place, &applied, sent, before.as_ref()).await;
         Ok(Step::Done(id, known, change))
     }
 
     /// The server refused the apply: by policy, a conflict over an immutable field may have a remedy.
-    fn refused(&self, id: ObjectId, target: Target, object: Value, live: Option<&Value>, error: &cluster::Error, sent: u64) -> Result<Step, Failure> {
+    fn refused(
+        &self,
+        id: ObjectId,
+        target: Target,
+        object: Value,
+        live: Option<&Value>,
+        error: &cluster::Error,
+        sent: u64,
+    ) -> Result<Step, Failure> {
         let conflict = treatment::refusal(error).as_ref().and_then(immutable_conflict);
         let (Some(live), Some(conflict)) = (live, conflict) else {
             let verb = if live.is_some() { "patch" } else { "create" };
@@ -260,7 +338,11 @@ impl Applier<'_> {
         match on_conflict(&self.policy, &object, live, &conflict) {
             Decision::Fail { message } => Err(Failure::retried("apply", message)),
             Decision::RefuseDataLoss(loss) => Err(treatment::refused(loss.to_string())),
-            Decision::KeepExisting => Ok(Step::Done(id, Known::skipped(&target, Some(live), sent), Change::Skipped)),
+            Decision::KeepExisting => Ok(Step::Done(
+                id,
+                Known::skipped(&target, Some(live), sent),
+                Change::Skipped,
+            )),
             Decision::Recreate { preconditions, .. } => Ok(Step::Conflict(Box::new(Conflicted {
                 id,
                 target,
@@ -282,7 +364,9 @@ impl Applier<'_> {
     async fn learn(&self, at: &Place<'_>, live: &Value, sent: u64, before: Option<&Known>) -> Known {
         let now = Timestamp::now();
         let version = parse_version(Some(resource_version(live)));
-        self.ctx.hub.note(at.key, &at.target.name, uid(live), version, self.owner);
+        self.ctx
+            .hub
+            .note(at.key, &at.target.name, uid(live), version, self.owner);
         let changed_at = before.map_or(now, |b| b.changed_at);
         let verdict = self.judge.judge(at.id, live, Some(at.served), changed_at).await;
         Known {
@@ -338,7 +422,11 @@ impl Applier<'_> {
             name: owner.name,
         };
         let own = self.ctx.cluster.tenant(cluster::Identity::Controller);
-        Ok(own.get(&target).await.map_err(|e| Failure::of_request("apply", &e))?.is_some())
+        Ok(own
+            .get(&target)
+            .await
+            .map_err(|e| Failure::of_request("apply", &e))?
+            .is_some())
     }
 }
 
@@ -362,7 +450,10 @@ struct Sending {
 fn batches(members: Vec<Value>) -> Vec<Vec<Value>> {
     let mut batches: Vec<Vec<Value>> = Vec::new();
     for object in members {
-        let same = batches.last().and_then(|b| b.last()).is_some_and(|last| last.get("kind") == object.get("kind"));
+        let same = batches
+            .last()
+            .and_then(|b| b.last())
+            .is_some_and(|last| last.get("kind") == object.get("kind"));
         match batches.last_mut() {
             Some(batch) if same => batch.push(object),
             _ => batches.push(vec![object]),
@@ -374,7 +465,12 @@ fn batches(members: Vec<Value>) -> Vec<Vec<Value>> {
 fn not_in_force(ids: &[ObjectId], known: &BTreeMap<ObjectId, Known>) -> Option<String> {
     let waiting: Vec<String> = ids
         .iter()
-        .filter_map(|id| known.get(id).filter(|k| !k.skipped && k.settles_at.is_none() && !k.readiness.is_ready()).map(|k| format!("{id}: {}", k.readiness)))
+        .filter_map(|id| {
+            known
+                .get(id)
+                .filter(|k| !k.skipped && k.settles_at.is_none() && !k.readiness.is_ready())
+                .map(|k| format!("{id}: {}", k.readiness))
+        })
         .collect();
     (!waiting.is_empty()).then(|| waiting.join("; "))
 }
@@ -382,7 +478,9 @@ fn not_in_force(ids: &[ObjectId], known: &BTreeMap<ObjectId, Known>) -> Option<S
 impl Known {
     /// An object that is being deleted.
     fn leaving(before: Option<&Self>) -> Self {
-        let mut known = before.cloned().unwrap_or_else(|| Self::unseen(String::new(), Timestamp::now()));
+        let mut known = before
+            .cloned()
+            .unwrap_or_else(|| Self::unseen(String::new(), Timestamp::now()));
         known.readiness = Readiness::Terminating;
         known.sent = 0;
         known

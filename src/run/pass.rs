@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::context::{Context, Memory};
 use super::gates::Windowed;
-use super::notify::Notice;
 use super::judge::Judge;
+use super::notify::Notice;
 use super::outcome::{End, Failure, Missing, Remedy, Stop, Wake};
 use super::variables::Variables;
 use super::{pin, status, verify};
@@ -20,8 +20,8 @@ use crate::cluster::watch::{Owner, WatchKey};
 use crate::cluster::{Identity, Tenant};
 use crate::rules::backoff::{self, Cadence, RBAC_LADDER};
 use crate::rules::condition::{Situation, conditions, transition};
-use crate::rules::spec;
 use crate::rules::next::{Next, RunFacts, Standing, next};
+use crate::rules::spec;
 use crate::source::Artifact;
 
 /// Progress texts are written at most this often (decisions 3.5).
@@ -164,7 +164,10 @@ impl<'a> Pass<'a> {
     }
 
     fn take_request(&mut self) {
-        let token = self.annotation(annotation::REQUESTED_AT).filter(|t| !t.is_empty()).map(str::to_owned);
+        let token = self
+            .annotation(annotation::REQUESTED_AT)
+            .filter(|t| !t.is_empty())
+            .map(str::to_owned);
         if token.is_some() && token != self.status.last_handled_reconcile_at {
             self.requested = true;
             self.status.last_handled_reconcile_at = token;
@@ -193,7 +196,13 @@ impl<'a> Pass<'a> {
             .spec
             .stages
             .iter()
-            .map(|stage| known.iter().find(|s| s.name == stage.name).cloned().unwrap_or_else(|| StageStatus::named(&stage.name)))
+            .map(|stage| {
+                known
+                    .iter()
+                    .find(|s| s.name == stage.name)
+                    .cloned()
+                    .unwrap_or_else(|| StageStatus::named(&stage.name))
+            })
             .collect();
     }
 
@@ -230,7 +239,12 @@ impl<'a> Pass<'a> {
     /// What the unfinished run has pinned, when it pins every stage of the spec.
     fn pinned(&self) -> Option<Vec<Artifact>> {
         let run = self.status.run.as_ref()?;
-        self.set.spec.stages.iter().map(|stage| pin::recorded(run, &stage.name)).collect()
+        self.set
+            .spec
+            .stages
+            .iter()
+            .map(|stage| pin::recorded(run, &stage.name))
+            .collect()
     }
 
     async fn next(&mut self, offered: &[Artifact]) -> Result<Next, Stop> {
@@ -284,7 +298,10 @@ impl<'a> Pass<'a> {
     }
 
     fn retry_due(&self, at: usize, now: Timestamp) -> bool {
-        let since = self.status.stages[at].step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, now));
+        let since = self.status.stages[at]
+            .step_started_at
+            .as_ref()
+            .map_or(Duration::ZERO, |t| elapsed(t, now));
         // A timer that fires a moment early must not cost a whole interval.
         since + Duration::from_millis(50) >= self.retry_wait(at)
     }
@@ -313,7 +330,10 @@ impl<'a> Pass<'a> {
         if last.elapsed() + Duration::from_millis(50) < RBAC_LADDER.wait(asked) {
             return false;
         }
-        self.memory.missing.insert(stage.name.clone(), (missing.clone(), asked.saturating_add(1), Instant::now()));
+        self.memory.missing.insert(
+            stage.name.clone(),
+            (missing.clone(), asked.saturating_add(1), Instant::now()),
+        );
         let tenant = self.tenant(&stage);
         match missing {
             Missing::Access { verb, target } => tenant.may(verb, &target).await.unwrap_or(false),
@@ -323,7 +343,10 @@ impl<'a> Pass<'a> {
 
     /// When a failed stage is to be looked at again.
     pub(super) fn again_in(&self, at: usize, waited: Duration) -> Duration {
-        let retry = self.retry_wait(at).saturating_sub(waited).max(Duration::from_millis(100));
+        let retry = self
+            .retry_wait(at)
+            .saturating_sub(waited)
+            .max(Duration::from_millis(100));
         match self.memory.missing.get(&self.status.stages[at].name) {
             Some((_, asked, last)) => retry.min(RBAC_LADDER.wait(*asked).saturating_sub(last.elapsed())),
             None => retry,
@@ -333,7 +356,9 @@ impl<'a> Pass<'a> {
     fn unchanged_for_long(&self, at: usize, now: Timestamp) -> bool {
         let began = self.status.stages[at].step_started_at.as_ref().map(|t| t.0);
         let last = self.memory.changed_at.into_iter().chain(began).max();
-        last.is_some_and(|last| now.duration_since(last) >= jiff::SignedDuration::try_from(STUCK_AFTER).unwrap_or_default())
+        last.is_some_and(|last| {
+            now.duration_since(last) >= jiff::SignedDuration::try_from(STUCK_AFTER).unwrap_or_default()
+        })
     }
 
     /// When the awaited objects will count as stuck, if nothing changes.
@@ -345,10 +370,17 @@ impl<'a> Pass<'a> {
 
     async fn start(&mut self, offered: Vec<Artifact>, attempt: i32) -> Result<(), Stop> {
         let now = Timestamp::now();
-        let fresh = self.pinned().is_none_or(|p| p.len() != offered.len() || !p.iter().zip(&offered).all(|(a, b)| pin::same(a, b)));
+        let fresh = self
+            .pinned()
+            .is_none_or(|p| p.len() != offered.len() || !p.iter().zip(&offered).all(|(a, b)| pin::same(a, b)));
         let spec = self.set.spec.clone();
         self.status.run = Some(RunStatus {
-            artifacts: spec.stages.iter().zip(&offered).map(|(stage, artifact)| pin::record(&stage.name, artifact)).collect(),
+            artifacts: spec
+                .stages
+                .iter()
+                .zip(&offered)
+                .map(|(stage, artifact)| pin::record(&stage.name, artifact))
+                .collect(),
             attempt,
             generation: self.set.metadata.generation.unwrap_or_default(),
             started_at: match (&self.status.run, attempt) {
@@ -400,13 +432,16 @@ impl<'a> Pass<'a> {
 
     fn is_deployed(&self, at: usize, inputs: &str) -> bool {
         let entry = &self.status.stages[at];
-        entry.inputs_digest.as_deref() == Some(inputs) && entry.applied_digest.as_deref() == Some(&self.artifacts[at].digest)
+        entry.inputs_digest.as_deref() == Some(inputs)
+            && entry.applied_digest.as_deref() == Some(&self.artifacts[at].digest)
     }
 
     /// A deployed stage that turned unready later; there is no run.
     pub(super) fn is_unhealthy(&self, at: usize) -> bool {
         let entry = &self.status.stages[at];
-        self.status.run.is_none() && matches!(entry.phase, Some(StagePhase::Verifying | StagePhase::Failed)) && entry.step == Some(Step::Done)
+        self.status.run.is_none()
+            && matches!(entry.phase, Some(StagePhase::Verifying | StagePhase::Failed))
+            && entry.step == Some(Step::Done)
     }
 
     /// Puts a stage at a step, beginning now.
@@ -422,7 +457,12 @@ impl<'a> Pass<'a> {
     /// `stage "web" (2/3): applying`.
     pub(super) fn progress(&self, at: usize, what: &str) -> String {
         let entry = &self.status.stages[at];
-        format!("stage \"{}\" ({}/{}): {what}", entry.name, at + 1, self.status.stages.len())
+        format!(
+            "stage \"{}\" ({}/{}): {what}",
+            entry.name,
+            at + 1,
+            self.status.stages.len()
+        )
     }
 
     /// The tenant a stage acts as.
@@ -448,7 +488,12 @@ impl<'a> Pass<'a> {
     pub(super) async fn write(&mut self, situation: &Situation) -> Result<(), Stop> {
         let generation = self.set.metadata.generation.unwrap_or_default();
         let base = &self.ctx.config.runbook_base_url;
-        let before = self.set.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
+        let before = self
+            .set
+            .status
+            .as_ref()
+            .map(|s| s.conditions.clone())
+            .unwrap_or_default();
         self.status.conditions = conditions(&before, situation, generation, Timestamp::now(), base);
         if situation.observes_generation() {
             self.status.observed_generation = Some(generation);
@@ -471,14 +516,22 @@ impl<'a> Pass<'a> {
         let namespace = &self.owner.namespace;
         self.publish_stages();
         let progress = matches!(end.situation, Situation::Unfinished { .. });
-        let too_soon = self.memory.wrote_at.and_then(|at| PROGRESS_EVERY.checked_sub(at.elapsed()));
-        if progress && self.only_texts_changed() && let Some(rest) = too_soon {
+        let too_soon = self
+            .memory
+            .wrote_at
+            .and_then(|at| PROGRESS_EVERY.checked_sub(at.elapsed()));
+        if progress
+            && self.only_texts_changed()
+            && let Some(rest) = too_soon
+        {
             self.ctx.hub.keep_only(self.owner, &self.needed);
             return Ok(earlier(end.wake, rest));
         }
         self.write(&end.situation).await?;
         if !progress {
-            self.ctx.metrics.outcome(namespace, &self.owner.name, end.situation.reason().as_str());
+            self.ctx
+                .metrics
+                .outcome(namespace, &self.owner.name, end.situation.reason().as_str());
         }
         self.ctx.hub.keep_only(self.owner, &self.needed);
         self.memory.undecided = 0;
@@ -502,7 +555,11 @@ impl<'a> Pass<'a> {
     }
 
     fn publish_stages(&self) {
-        let stages = self.status.stages.iter().map(|s| (s.name.as_str(), s.phase == Some(StagePhase::Ready)));
+        let stages = self
+            .status
+            .stages
+            .iter()
+            .map(|s| (s.name.as_str(), s.phase == Some(StagePhase::Ready)));
         self.ctx.metrics.stages(&self.owner.namespace, &self.owner.name, stages);
     }
 
@@ -527,7 +584,13 @@ impl<'a> Pass<'a> {
             None => self.memory.missing.remove(&name),
         };
         let message = stage_message(&name, &failure);
-        tracing::error!(stage = name, op = failure.operation, error = failure.message, terminal = failure.remedy == Remedy::Change, "stage failed");
+        tracing::error!(
+            stage = name,
+            op = failure.operation,
+            error = failure.message,
+            terminal = failure.remedy == Remedy::Change,
+            "stage failed"
+        );
         let reason = failure.reason;
         Ok(End {
             situation: match failure.remedy {
@@ -539,7 +602,12 @@ impl<'a> Pass<'a> {
     }
 
     /// A look at the objects of a stage.
-    pub(super) fn observer<'b>(&'b self, tenant: &'b Tenant, judge: &'b Judge, mode: verify::Mode) -> verify::Observer<'b> {
+    pub(super) fn observer<'b>(
+        &'b self,
+        tenant: &'b Tenant,
+        judge: &'b Judge,
+        mode: verify::Mode,
+    ) -> verify::Observer<'b> {
         verify::Observer {
             ctx: self.ctx,
             owner: self.owner,

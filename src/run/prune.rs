@@ -7,8 +7,8 @@ use super::pass::{Pass, jittered};
 use super::record::{self, Record};
 use super::target::{of_record, same_reference};
 use super::verify::target_of;
-use crate::api::names::annotation;
 use crate::api::Reason;
+use crate::api::names::annotation;
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Identity, Preconditions, Target, Tenant};
 use crate::rules::condition::Situation;
@@ -42,7 +42,11 @@ impl Pass<'_> {
         self.memory.full_at = Some(std::time::Instant::now());
         tracing::info!(stages = self.status.stages.len(), ready = true, "StageSet synced");
         let again = newer || self.prune_deferred;
-        let wake = if again { std::time::Duration::ZERO } else { jittered(self.cadence().steady) };
+        let wake = if again {
+            std::time::Duration::ZERO
+        } else {
+            jittered(self.cadence().steady)
+        };
         Ok(End {
             situation: Situation::Succeeded {
                 message: self.deployed(),
@@ -66,7 +70,12 @@ impl Pass<'_> {
 
     /// `deployed 2 stages at main@sha1:…`.
     pub(super) fn deployed(&self) -> String {
-        let mut revisions: Vec<&str> = self.artifacts.iter().map(|a| a.revision.as_str()).filter(|r| !r.is_empty()).collect();
+        let mut revisions: Vec<&str> = self
+            .artifacts
+            .iter()
+            .map(|a| a.revision.as_str())
+            .filter(|r| !r.is_empty())
+            .collect();
         revisions.dedup();
         let count = self.status.stages.len();
         let stages = if count == 1 { "stage" } else { "stages" };
@@ -92,8 +101,15 @@ impl Pass<'_> {
         let records = record::all(self.ctx, self.owner);
         let now = self.target.recorded.clone();
         let here = |record: &Record| same_reference(record.target.as_ref(), now.as_ref());
-        let stored = |on: &dyn Fn(&Record) -> bool| -> Vec<_> { records.iter().filter(|(_, r)| on(r)).map(|(s, _)| s.clone()).collect() };
-        let claimed = |claims: Vec<inventory::DuplicateClaim>| Failure::retried("prune", claims.iter().map(|c| c.id.to_string()).collect::<Vec<_>>().join(", "));
+        let stored = |on: &dyn Fn(&Record) -> bool| -> Vec<_> {
+            records.iter().filter(|(_, r)| on(r)).map(|(s, _)| s.clone()).collect()
+        };
+        let claimed = |claims: Vec<inventory::DuplicateClaim>| {
+            Failure::retried(
+                "prune",
+                claims.iter().map(|c| c.id.to_string()).collect::<Vec<_>>().join(", "),
+            )
+        };
         let mut plans = prune_set(&stored(&here), &desired).map_err(claimed)?;
         // What another cluster has of the same name is not what is wanted here.
         plans.extend(prune_set(&stored(&|r| !here(r)), &[]).map_err(claimed)?);
@@ -144,7 +160,9 @@ impl Pass<'_> {
         };
         let at = self.status.stages.iter().position(|s| s.name == plan.stage);
         let revision = at.map_or("", |at| self.artifacts[at].revision.as_str());
-        let hold = guard.check(plan, revision, self.annotation(annotation::CONFIRM_PRUNE)).err()?;
+        let hold = guard
+            .check(plan, revision, self.annotation(annotation::CONFIRM_PRUNE))
+            .err()?;
         Some(self.prune_held(hold.to_string()))
     }
 
@@ -157,7 +175,9 @@ impl Pass<'_> {
         let delete = if left_alone { &[][..] } else { &plan.delete };
         let mut removal = Removal::default();
         if !delete.is_empty() {
-            let cluster = of_record(self.ctx, self.owner, &self.set, record).await.map_err(|e| super::target::failure(&e))?;
+            let cluster = of_record(self.ctx, self.owner, &self.set, record)
+                .await
+                .map_err(|e| super::target::failure(&e))?;
             if let Some(other) = self.other_cluster(&plan.stage, record, &cluster).await? {
                 return Ok(Some(self.prune_held(other.to_string())));
             }
@@ -167,7 +187,9 @@ impl Pass<'_> {
             removal.settled = plan.delete.iter().map(|e| e.id.clone()).collect();
         }
         let mut kept: Entries = record.entries();
-        kept.retain(|id, _| !removal.settled.contains(id) && !plan.forgotten.contains(id) && !plan.moved.iter().any(|(m, _)| m == id));
+        kept.retain(|id, _| {
+            !removal.settled.contains(id) && !plan.forgotten.contains(id) && !plan.moved.iter().any(|(m, _)| m == id)
+        });
         let position = self.status.stages.iter().position(|s| s.name == plan.stage);
         match position {
             Some(at) => {
@@ -179,7 +201,9 @@ impl Pass<'_> {
                 entry.shards = i32::try_from(shards).ok();
             }
             None if kept.is_empty() => {
-                record::delete_all(self.ctx, self.owner, &plan.stage).await.map_err(|e| Failure::of_request("prune", &e))?;
+                record::delete_all(self.ctx, self.owner, &plan.stage)
+                    .await
+                    .map_err(|e| Failure::of_request("prune", &e))?;
             }
             None => {}
         }
@@ -188,7 +212,9 @@ impl Pass<'_> {
             Some(first) => {
                 let mut failure = Failure::of_request("prune", first);
                 if removal.errors.len() > 1 {
-                    failure.message.push_str(&format!(" (and {} more)", removal.errors.len() - 1));
+                    failure
+                        .message
+                        .push_str(&format!(" (and {} more)", removal.errors.len() - 1));
                 }
                 Err(failure)
             }
@@ -240,7 +266,8 @@ async fn remove_one(tenant: &Tenant, owner: &Owner, entry: &Entry) -> Result<boo
         Deletion::Delete(only_if) => {
             if entry.id.kind == "Namespace"
                 && entry.id.group.is_empty()
-                && let Err(refusal) = may_delete_namespace(&namespace_facts(tenant, owner, &ours, &entry.id.name).await?)
+                && let Err(refusal) =
+                    may_delete_namespace(&namespace_facts(tenant, owner, &ours, &entry.id.name).await?)
             {
                 tracing::warn!(object = %target, %refusal, "a namespace is left alone");
                 return Ok(false);
@@ -280,7 +307,9 @@ async fn namespace_facts(tenant: &Tenant, owner: &Owner, ours: &OwnerRef, name: 
             Ok(items) => facts.foreign.extend(items.into_iter().filter_map(|mut item| {
                 item["apiVersion"] = target.api_version.clone().into();
                 item["kind"] = target.kind.clone().into();
-                is_foreign_in_namespace(&item, ours).then(|| ObjectId::of(&item)).flatten()
+                is_foreign_in_namespace(&item, ours)
+                    .then(|| ObjectId::of(&item))
+                    .flatten()
             })),
             // Kinds that can only be created (reviews, bindings) hold nothing.
             Err(e) if matches!(e.code(), Some(404 | 405)) => {}

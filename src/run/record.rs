@@ -332,10 +332,11 @@ pub async fn rename(ctx: &Context, owner: &Owner, stage: &str, to: &str) -> Resu
             "labels": {(keys::STAGE): to},
         }});
         let renamed = tenant.merge(&target, None, &patch, FIELD_MANAGER).await?;
-        ctx.inventories.observe(serde_json::from_value(renamed).map_err(|source| Error::Decode {
-            what: "read back a StageInventory".into(),
-            source,
-        })?);
+        ctx.inventories
+            .observe(serde_json::from_value(renamed).map_err(|source| Error::Decode {
+                what: "read back a StageInventory".into(),
+                source,
+            })?);
     }
     Ok(())
 }

@@ -103,9 +103,17 @@ pub async fn stage(
 }
 
 /// The part that takes processor time and nothing else.
-fn build(tree: &Tree, directory: &str, options: &BuildOptions, variables: &BTreeMap<String, String>) -> Result<manifest::Built, Failure> {
+fn build(
+    tree: &Tree,
+    directory: &str,
+    options: &BuildOptions,
+    variables: &BTreeMap<String, String>,
+) -> Result<manifest::Built, Failure> {
     let failed = |message: String| Failure::retried("build", message);
-    let files = tree.files.iter().map(|(path, content)| (path.as_str(), content.clone()));
+    let files = tree
+        .files
+        .iter()
+        .map(|(path, content)| (path.as_str(), content.clone()));
     let files = FileTree::from_files(files).map_err(|e| failed(e.to_string()))?;
     let mut built = manifest::build_with_warnings(&files, directory, options).map_err(|e| failed(e.to_string()))?;
     built.objects = substitute_objects(built.objects, variables, true).map_err(|e| failed(e.to_string()))?;

@@ -68,7 +68,11 @@ impl Pass<'_> {
 
     /// A run for an older spec only ends the verify it is at; then the newer one begins.
     async fn end_verify(&mut self, spec: &StageSetSpec) -> Result<End, Stop> {
-        let at = self.status.stages.iter().position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying));
+        let at = self
+            .status
+            .stages
+            .iter()
+            .position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying));
         let at = at.unwrap_or_default();
         match self.verify(at, &spec.stages[at], self.watched_mode()).await? {
             Flow::Ready => Ok(self.unfinished(at, "a newer spec takes over", Wake::In(Duration::ZERO))),
@@ -92,7 +96,9 @@ impl Pass<'_> {
     }
 
     async fn apply(&mut self, at: usize, stage: &Stage, inputs: String) -> Result<Flow, Stop> {
-        if self.status.stages[at].step != Some(Step::Apply) || self.status.stages[at].phase != Some(StagePhase::Applying) {
+        if self.status.stages[at].step != Some(Step::Apply)
+            || self.status.stages[at].phase != Some(StagePhase::Applying)
+        {
             self.enter(at, StagePhase::Applying, Step::Apply);
         }
         let artifact = self.artifacts[at].clone();
@@ -123,7 +129,10 @@ impl Pass<'_> {
 
     /// The intent goes out before the effect: at the start of a pass, and again where the pass took long.
     async fn write_intent(&mut self, at: usize) -> Result<(), Stop> {
-        let recent = self.memory.wrote_at.is_some_and(|w: Instant| w.elapsed() < Duration::from_secs(1));
+        let recent = self
+            .memory
+            .wrote_at
+            .is_some_and(|w: Instant| w.elapsed() < Duration::from_secs(1));
         if self.wrote_in_pass && recent {
             return Ok(());
         }
@@ -146,7 +155,13 @@ impl Pass<'_> {
     }
 
     /// Renders, records and applies. `Some` names definitions that are not in force yet.
-    async fn apply_objects(&mut self, at: usize, stage: &Stage, tenant: &Tenant, inputs: String) -> Result<Option<String>, Failure> {
+    async fn apply_objects(
+        &mut self,
+        at: usize,
+        stage: &Stage,
+        tenant: &Tenant,
+        inputs: String,
+    ) -> Result<Option<String>, Failure> {
         let judge = Judge::of(stage, &self.owner.namespace)?;
         let rendered = self.render(at, stage, tenant).await?;
         self.refuse_duplicates(at, &rendered).await?;
@@ -223,7 +238,11 @@ impl Pass<'_> {
     }
 
     /// What a stage renders in this run: remembered, or built again after a restart.
-    pub(super) async fn desired_ids(&mut self, at: usize, stage: &Stage) -> Result<std::collections::BTreeSet<ObjectId>, Failure> {
+    pub(super) async fn desired_ids(
+        &mut self,
+        at: usize,
+        stage: &Stage,
+    ) -> Result<std::collections::BTreeSet<ObjectId>, Failure> {
         if self.knows_inputs(at) {
             let memory = self.memory.stages.get(&stage.name);
             return Ok(memory.map(|m| m.objects.keys().cloned().collect()).unwrap_or_default());
@@ -235,13 +254,22 @@ impl Pass<'_> {
 
     /// Records stored and rendered objects, before anything is applied.
     async fn record(&mut self, at: usize, stage: &Stage, rendered: &Rendered) -> Result<(), Failure> {
-        let now: Entries = rendered.objects.iter().filter_map(Entry::of).map(|e| (e.id, e.version)).collect();
+        let now: Entries = rendered
+            .objects
+            .iter()
+            .filter_map(Entry::of)
+            .map(|e| (e.id, e.version))
+            .collect();
         let target = self.target.recorded.as_ref();
         let aside = super::target::set_aside(self.ctx, self.owner, &stage.name, target).await;
         aside.map_err(|e| Failure::of_request("record inventory", &e))?;
         let stored = super::record::of_stage(self.ctx, self.owner, &stage.name);
         let wanted = union(&stored.entries(), &now);
-        let shards = self.recorder(at, stage).before_prune(&stored, &now).write(&wanted).await;
+        let shards = self
+            .recorder(at, stage)
+            .before_prune(&stored, &now)
+            .write(&wanted)
+            .await;
         let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
         let entry = &mut self.status.stages[at];
         entry.entries_count = i64::try_from(wanted.len()).ok();
@@ -250,7 +278,12 @@ impl Pass<'_> {
     }
 
     /// An apply of this stage's objects, under its policy.
-    pub(super) fn applier<'b>(&'b self, stage: &Stage, tenant: &'b Tenant, judge: &'b Judge) -> Result<Applier<'b>, Failure> {
+    pub(super) fn applier<'b>(
+        &'b self,
+        stage: &Stage,
+        tenant: &'b Tenant,
+        judge: &'b Judge,
+    ) -> Result<Applier<'b>, Failure> {
         Ok(Applier {
             ctx: self.ctx,
             owner: self.owner,
@@ -280,7 +313,10 @@ impl Pass<'_> {
     async fn relearn(&mut self, at: usize, stage: &Stage) -> Result<(), Failure> {
         let tenant = self.tenant(stage);
         let rendered = self.render(at, stage, &tenant).await?;
-        let changed_at = self.status.stages[at].step_started_at.as_ref().map_or_else(Timestamp::now, |t| t.0);
+        let changed_at = self.status.stages[at]
+            .step_started_at
+            .as_ref()
+            .map_or_else(Timestamp::now, |t| t.0);
         let objects = rendered
             .objects
             .iter()
@@ -291,7 +327,9 @@ impl Pass<'_> {
             })
             .collect();
         let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
-        self.memory.stages.insert(stage.name.clone(), StageMemory { inputs, objects });
+        self.memory
+            .stages
+            .insert(stage.name.clone(), StageMemory { inputs, objects });
         Ok(())
     }
 
@@ -320,7 +358,11 @@ impl Pass<'_> {
                 self.ctx.metrics.stage_applied.with_label_values(&labels).inc();
                 Ok(Flow::Ready)
             }
-            Overall::Failed(failed) if failed.iter().any(|f| !matches!(f.readiness, Readiness::Failed { recoverable: true, .. })) => {
+            Overall::Failed(failed)
+                if failed
+                    .iter()
+                    .any(|f| !matches!(f.readiness, Readiness::Failed { recoverable: true, .. })) =>
+            {
                 let message = name_blockers(&failed, NAMED);
                 Ok(Flow::End(self.failed(at, Failure::retried("verify", message))?))
             }
@@ -338,7 +380,12 @@ impl Pass<'_> {
     }
 
     /// Looks at the objects the stage awaits.
-    pub(super) async fn look(&mut self, stage: &Stage, tenant: &Tenant, mode: Mode) -> Result<super::verify::Look, Failure> {
+    pub(super) async fn look(
+        &mut self,
+        stage: &Stage,
+        tenant: &Tenant,
+        mode: Mode,
+    ) -> Result<super::verify::Look, Failure> {
         let checks = stage.ready_checks.as_ref();
         if checks.is_some_and(|c| c.disable_wait) {
             return Ok(super::verify::Look::default());
@@ -347,12 +394,18 @@ impl Pass<'_> {
         let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
         let mut needed = std::mem::take(&mut self.needed);
         let result = match checks.filter(|c| !c.checks.is_empty()) {
-            None => self.observer(tenant, &judge, mode).look(&mut memory.objects, &mut needed, None).await,
+            None => {
+                self.observer(tenant, &judge, mode)
+                    .look(&mut memory.objects, &mut needed, None)
+                    .await
+            }
             Some(checks) => {
                 let mut named = self.named(&checks.checks, &memory, tenant).await;
                 let covered = memory.objects.iter().filter(|(id, _)| judge.covers(id));
                 named.extend(covered.map(|(id, known)| (id.clone(), known.clone())));
-                self.observer(tenant, &judge, Mode::Net).look(&mut named, &mut needed, None).await
+                self.observer(tenant, &judge, Mode::Net)
+                    .look(&mut named, &mut needed, None)
+                    .await
             }
         };
         self.needed = needed;
@@ -362,16 +415,27 @@ impl Pass<'_> {
     }
 
     /// The objects that `readyChecks.checks` names.
-    async fn named(&self, checks: &[crate::api::ObjectRef], memory: &StageMemory, tenant: &Tenant) -> BTreeMap<ObjectId, Known> {
+    async fn named(
+        &self,
+        checks: &[crate::api::ObjectRef],
+        memory: &StageMemory,
+        tenant: &Tenant,
+    ) -> BTreeMap<ObjectId, Known> {
         let mut out = BTreeMap::new();
         for check in checks {
             let api_version = crate::api::common::non_empty(&check.api_version).unwrap_or("v1");
-            let namespaced = tenant.served(api_version, &check.kind).await.map_or(true, |s| s.namespaced);
+            let namespaced = tenant
+                .served(api_version, &check.kind)
+                .await
+                .map_or(true, |s| s.namespaced);
             let namespace = crate::api::common::non_empty(&check.namespace).unwrap_or(&self.owner.namespace);
             let group = api_version.split_once('/').map_or("", |(g, _)| g);
             let id = ObjectId::new(if namespaced { namespace } else { "" }, &check.name, group, &check.kind);
             let known = memory.objects.get(&id).cloned();
-            out.insert(id, known.unwrap_or_else(|| Known::unseen(api_version.to_owned(), Timestamp::now())));
+            out.insert(
+                id,
+                known.unwrap_or_else(|| Known::unseen(api_version.to_owned(), Timestamp::now())),
+            );
         }
         out
     }
@@ -383,7 +447,12 @@ impl Pass<'_> {
         for (id, known) in memory.objects.iter().filter(|(_, k)| !k.readiness.is_ready()) {
             let target = target_of(id, &known.api_version);
             if let Ok(served) = tenant.served(&target.api_version, &target.kind).await {
-                let key = crate::cluster::watch::WatchKey::of(tenant.cluster().key(), tenant.identity(), &target, served.namespaced);
+                let key = crate::cluster::watch::WatchKey::of(
+                    tenant.cluster().key(),
+                    tenant.identity(),
+                    &target,
+                    served.namespaced,
+                );
                 self.ctx.hub.watch(&key, &served, tenant, self.owner);
                 self.needed.insert(key);
             }
@@ -443,7 +512,10 @@ impl Pass<'_> {
         }
         let tenant = self.tenant(&stage);
         let mode = self.watched_mode();
-        Ok(matches!(self.look(&stage, &tenant, mode).await.map(|l| l.overall()), Ok(Overall::Ready)))
+        Ok(matches!(
+            self.look(&stage, &tenant, mode).await.map(|l| l.overall()),
+            Ok(Overall::Ready)
+        ))
     }
 
     /// Whether a pod behind something awaited is in an error wait.
@@ -453,25 +525,44 @@ impl Pass<'_> {
         }
         let stage = self.set.spec.stages[at].clone();
         let tenant = self.tenant(&stage);
-        let (Ok(look), Ok(judge)) = (self.look(&stage, &tenant, Mode::Watched).await, Judge::of(&stage, &self.owner.namespace)) else {
+        let (Ok(look), Ok(judge)) = (
+            self.look(&stage, &tenant, Mode::Watched).await,
+            Judge::of(&stage, &self.owner.namespace),
+        ) else {
             return Ok(false);
         };
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return Ok(false);
         };
-        Ok(self.observer(&tenant, &judge, Mode::Watched).error_wait(&look.awaited, &memory.objects).await.is_some())
+        Ok(self
+            .observer(&tenant, &judge, Mode::Watched)
+            .error_wait(&look.awaited, &memory.objects)
+            .await
+            .is_some())
     }
 
     /// A failed run that waits for its next attempt: nothing is done, and the conditions say why.
     pub(super) async fn rest(&mut self) -> Result<End, Stop> {
-        let Some(at) = self.status.stages.iter().position(|s| s.phase == Some(StagePhase::Failed)) else {
+        let Some(at) = self
+            .status
+            .stages
+            .iter()
+            .position(|s| s.phase == Some(StagePhase::Failed))
+        else {
             return self.stages().await;
         };
         let entry = &self.status.stages[at];
-        let waited = entry.step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
-        let message = self.stored_message().unwrap_or_else(|| format!("stage \"{}\" {}", entry.name, entry.message.clone().unwrap_or_default()));
+        let waited = entry
+            .step_started_at
+            .as_ref()
+            .map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
+        let message = self
+            .stored_message()
+            .unwrap_or_else(|| format!("stage \"{}\" {}", entry.name, entry.message.clone().unwrap_or_default()));
         let terminal = self.set.status.as_ref().is_some_and(|s| {
-            s.conditions.iter().any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
+            s.conditions
+                .iter()
+                .any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
         });
         let reason = self.stored_reason().unwrap_or(crate::api::Reason::StageFailed);
         let wake = Wake::In(self.again_in(at, waited));
@@ -489,14 +580,23 @@ impl Pass<'_> {
     fn stored_message(&self) -> Option<String> {
         self.stored_reason()?;
         let conditions = &self.set.status.as_ref()?.conditions;
-        let told = conditions.iter().find(|c| matches!(c.type_.as_str(), crate::rules::condition::RECONCILING | crate::rules::condition::STALLED))?;
+        let told = conditions.iter().find(|c| {
+            matches!(
+                c.type_.as_str(),
+                crate::rules::condition::RECONCILING | crate::rules::condition::STALLED
+            )
+        })?;
         Some(told.message.clone())
     }
 
     fn stored_reason(&self) -> Option<crate::api::Reason> {
         let status = self.set.status.as_ref()?;
-        let ready = status.conditions.iter().find(|c| c.type_ == crate::rules::condition::READY)?;
-        crate::api::Reason::from_word(&ready.reason).filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))
+        let ready = status
+            .conditions
+            .iter()
+            .find(|c| c.type_ == crate::rules::condition::READY)?;
+        crate::api::Reason::from_word(&ready.reason)
+            .filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))
     }
 }
 

@@ -36,8 +36,13 @@ impl Pass<'_> {
     pub(super) async fn steady(&mut self) -> Result<End, Stop> {
         let steady = self.cadence().steady;
         let since_full = self.memory.full_at.map(|at| at.elapsed());
-        let full = self.requested || since_full.is_none_or(|since| since + Duration::from_secs(1) >= steady.mul_f64(0.95));
-        let mut wake = Wake::In(jittered(if full { steady } else { steady.saturating_sub(since_full.unwrap_or_default()) }));
+        let full =
+            self.requested || since_full.is_none_or(|since| since + Duration::from_secs(1) >= steady.mul_f64(0.95));
+        let mut wake = Wake::In(jittered(if full {
+            steady
+        } else {
+            steady.saturating_sub(since_full.unwrap_or_default())
+        }));
         let mut bad = None;
         let mut doubtful = false;
         let spec = self.set.spec.clone();
@@ -80,17 +85,25 @@ impl Pass<'_> {
     }
 
     fn standing_of_release(&self, bad: Option<String>, doubtful: bool) -> Situation {
-        let stored = self.set.status.as_ref().and_then(|s| s.conditions.iter().find(|c| c.type_ == READY));
+        let stored = self
+            .set
+            .status
+            .as_ref()
+            .and_then(|s| s.conditions.iter().find(|c| c.type_ == READY));
         match (bad, stored) {
             (Some(message), _) => Situation::Failed {
                 reason: Reason::StageFailed,
                 message,
             },
             // Within the bound, Ready stays as it is: a short wobble is no news.
-            (None, Some(ready)) if doubtful && ready.status == "False" && ready.reason == Reason::StageFailed.as_str() => Situation::Failed {
-                reason: Reason::StageFailed,
-                message: ready.message.clone(),
-            },
+            (None, Some(ready))
+                if doubtful && ready.status == "False" && ready.reason == Reason::StageFailed.as_str() =>
+            {
+                Situation::Failed {
+                    reason: Reason::StageFailed,
+                    message: ready.message.clone(),
+                }
+            }
             _ => Situation::Succeeded {
                 message: self.deployed(),
             },
@@ -118,7 +131,9 @@ impl Pass<'_> {
         let mode = if full { Mode::Full } else { self.watched_mode() };
         let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
         let mut needed = std::mem::take(&mut self.needed);
-        let result = self.tend_objects(at, stage, tenant, mode, &mut memory, &mut needed).await;
+        let result = self
+            .tend_objects(at, stage, tenant, mode, &mut memory, &mut needed)
+            .await;
         self.needed = needed;
         self.memory.stages.insert(stage.name.clone(), memory);
         self.memory.looked_at = Some(Instant::now());
@@ -148,7 +163,10 @@ impl Pass<'_> {
         let rendered = match self.render(at, stage, tenant).await {
             Err(failure) if self.holding && failure.operation == "fetch artifact" => {
                 self.drift_waits(stage, &failure);
-                return self.observer(tenant, &judge, self.watched_mode()).look(&mut memory.objects, needed, None).await;
+                return self
+                    .observer(tenant, &judge, self.watched_mode())
+                    .look(&mut memory.objects, needed, None)
+                    .await;
             }
             rendered => rendered?,
         };
@@ -164,7 +182,10 @@ impl Pass<'_> {
             })
             .collect();
         let ignore = super::treatment::ignore(&self.set.spec, stage)?;
-        let observer = verify::Observer { ignore: &ignore, ..observer };
+        let observer = verify::Observer {
+            ignore: &ignore,
+            ..observer
+        };
         let look = observer.look(&mut memory.objects, needed, Some(&sent)).await?;
         self.note_clean(memory, &look);
         if look.drifted.is_empty() {
@@ -177,13 +198,22 @@ impl Pass<'_> {
 
     /// While an update is held, what is deployed may not be had any more: then drift waits, and that is told once.
     fn drift_waits(&mut self, stage: &Stage, failure: &Failure) {
-        let note = format!("stage \"{}\": drift is not corrected while the update is held: {}", stage.name, failure.message);
+        let note = format!(
+            "stage \"{}\": drift is not corrected while the update is held: {}",
+            stage.name, failure.message
+        );
         let told = (Reason::DriftDeferred, note.clone());
         if self.memory.told_waits.as_ref() != Some(&told) {
             self.memory.told_waits = Some(told);
-            self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftDeferred, true, note.clone()));
+            self.ctx
+                .notifier
+                .send(Notice::about(&self.set, Reason::DriftDeferred, true, note.clone()));
         }
-        self.status.stages.iter_mut().filter(|s| s.name == stage.name).for_each(|s| s.message = Some(note.clone()));
+        self.status
+            .stages
+            .iter_mut()
+            .filter(|s| s.name == stage.name)
+            .for_each(|s| s.message = Some(note.clone()));
     }
 
     /// A clean comparison ends a drift that kept returning.
@@ -211,15 +241,27 @@ impl Pass<'_> {
             let since = self.memory.corrected_at.get(id).map(Instant::elapsed);
             since.is_none_or(|since| since >= self.memory.loops.wait(id, interval))
         };
-        let objects: Vec<Value> = look.drifted.keys().filter(|id| due(id)).filter_map(|id| sent.remove(id)).collect();
+        let objects: Vec<Value> = look
+            .drifted
+            .keys()
+            .filter(|id| due(id))
+            .filter_map(|id| sent.remove(id))
+            .collect();
         for id in objects.iter().filter_map(ObjectId::of) {
             if let Some(known) = memory.objects.get_mut(&id) {
                 known.sent = 0;
             }
         }
-        let report = self.applier(stage, tenant, judge)?.run(objects, &mut memory.objects).await?;
-        let put_back: Vec<&ObjectId> =
-            report.changed.iter().filter(|(_, c)| matches!(c, Change::Created | Change::Configured)).map(|(id, _)| id).collect();
+        let report = self
+            .applier(stage, tenant, judge)?
+            .run(objects, &mut memory.objects)
+            .await?;
+        let put_back: Vec<&ObjectId> = report
+            .changed
+            .iter()
+            .filter(|(_, c)| matches!(c, Change::Created | Change::Configured))
+            .map(|(id, _)| id)
+            .collect();
         if put_back.is_empty() {
             return Ok(());
         }
@@ -227,7 +269,9 @@ impl Pass<'_> {
             self.memory.corrected_at.insert((*id).clone(), Instant::now());
             let changes = look.drifted.get(*id).map(Vec::as_slice).unwrap_or_default();
             for found in self.memory.loops.observe(id, changes) {
-                self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftLoop, true, found.to_string()));
+                self.ctx
+                    .notifier
+                    .send(Notice::about(&self.set, Reason::DriftLoop, true, found.to_string()));
             }
         }
         self.tell_corrected(stage, &put_back);
@@ -236,12 +280,18 @@ impl Pass<'_> {
 
     fn tell_corrected(&self, stage: &Stage, put_back: &[&ObjectId]) {
         let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
-        self.ctx.metrics.drift_corrected.with_label_values(&labels).inc_by(put_back.len() as u64);
+        self.ctx
+            .metrics
+            .drift_corrected
+            .with_label_values(&labels)
+            .inc_by(put_back.len() as u64);
         let names: Vec<String> = put_back.iter().map(ToString::to_string).collect();
         let names = names.join(", ");
         tracing::warn!(stage = stage.name, objects = names, "drift corrected");
         let note = format!("stage \"{}\": put back {names}", stage.name);
-        self.ctx.notifier.send(Notice::about(&self.set, Reason::DriftCorrected, true, note));
+        self.ctx
+            .notifier
+            .send(Notice::about(&self.set, Reason::DriftCorrected, true, note));
     }
 
     /// After a restart: what is recorded is what was deployed; it is looked at anew.
@@ -257,13 +307,18 @@ impl Pass<'_> {
             })
             .collect();
         let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
-        self.memory.stages.insert(stage.name.clone(), StageMemory { inputs, objects });
+        self.memory
+            .stages
+            .insert(stage.name.clone(), StageMemory { inputs, objects });
     }
 
     /// Keeps the stage's phase true to what was seen; Ready only follows once the bound has run out.
     fn health(&mut self, at: usize, stage: &Stage, look: &Look) -> Health {
         let judge = Judge::of(stage, &self.owner.namespace).ok();
-        let awaited = look.awaited.iter().filter(|one| judge.as_ref().is_none_or(|j| j.awaits(&one.id)));
+        let awaited = look
+            .awaited
+            .iter()
+            .filter(|one| judge.as_ref().is_none_or(|j| j.awaits(&one.id)));
         let blocking = match readiness::overall(awaited.cloned()) {
             Overall::Failed(some) | Overall::Waiting(some) => name_blockers(&some, 5),
             _ => {
@@ -278,7 +333,10 @@ impl Pass<'_> {
         }
         self.status.stages[at].waiting_for = Some(blocking.clone());
         let (bound, origin) = self.bound(stage);
-        let since = self.status.stages[at].step_started_at.as_ref().map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
+        let since = self.status.stages[at]
+            .step_started_at
+            .as_ref()
+            .map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
         match bound.checked_sub(since).filter(|rest| !rest.is_zero()) {
             Some(rest) if self.status.stages[at].phase != Some(StagePhase::Failed) => Health::Doubtful(rest),
             _ => {

@@ -38,7 +38,16 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner, set: Arc<StageSet>, memory:
             "deletion is held by the annotation {}: remove it to let the teardown go on",
             annotation::DELETION_PROTECTION
         );
-        return hold(ctx, owner, &set, memory, Reason::DeletionProtected, message, Wake::OnChange).await;
+        return hold(
+            ctx,
+            owner,
+            &set,
+            memory,
+            Reason::DeletionProtected,
+            message,
+            Wake::OnChange,
+        )
+        .await;
     }
     let mut stages = record::all(ctx, owner);
     stages.sort_by(|(a, _), (b, _)| b.position.cmp(&a.position).then_with(|| a.name.cmp(&b.name)));
@@ -60,7 +69,9 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner, set: Arc<StageSet>, memory:
                 let message = format!("stage \"{}\" connect to target cluster: {error}", stored.name);
                 return wait_for_cluster(ctx, owner, &set, memory, Reason::StageFailed, message).await;
             }
-            Torn::Elsewhere(other) => return wait_for_cluster(ctx, owner, &set, memory, Reason::PruneHeld, other.to_string()).await,
+            Torn::Elsewhere(other) => {
+                return wait_for_cluster(ctx, owner, &set, memory, Reason::PruneHeld, other.to_string()).await;
+            }
         }
     }
     drop_finalizer(ctx, owner, &set).await
@@ -68,7 +79,9 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner, set: Arc<StageSet>, memory:
 
 fn protected(set: &StageSet) -> bool {
     let annotations = set.metadata.annotations.as_ref();
-    annotations.and_then(|a| a.get(annotation::DELETION_PROTECTION)).is_some_and(|v| v == annotation::ENABLED)
+    annotations
+        .and_then(|a| a.get(annotation::DELETION_PROTECTION))
+        .is_some_and(|v| v == annotation::ENABLED)
 }
 
 enum Torn {
@@ -81,7 +94,14 @@ enum Torn {
     Elsewhere(OtherCluster),
 }
 
-async fn tear_down(ctx: &Arc<Context>, owner: &Owner, set: &StageSet, stored: &StoredStage, record: &Record, memory: &mut Memory) -> Torn {
+async fn tear_down(
+    ctx: &Arc<Context>,
+    owner: &Owner,
+    set: &StageSet,
+    stored: &StoredStage,
+    record: &Record,
+    memory: &mut Memory,
+) -> Torn {
     let name = super::target::set_aside_from(&stored.name).unwrap_or(&stored.name);
     let in_spec = set.spec.stages.iter().find(|s| s.name == name);
     if in_spec.is_some_and(|s| !s.prunes()) {
@@ -91,9 +111,17 @@ async fn tear_down(ctx: &Arc<Context>, owner: &Owner, set: &StageSet, stored: &S
         Ok(cluster) => cluster,
         Err(error) => return Torn::Unreachable(error),
     };
-    let deployed = set.status.as_ref().and_then(|s| s.stages.iter().find(|s| s.name == stored.name));
+    let deployed = set
+        .status
+        .as_ref()
+        .and_then(|s| s.stages.iter().find(|s| s.name == stored.name));
     let revision = deployed.and_then(|s| s.applied_revision.as_deref()).unwrap_or_default();
-    let confirmed = set.metadata.annotations.as_ref().and_then(|a| a.get(annotation::CONFIRM_PRUNE)).map(String::as_str);
+    let confirmed = set
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|a| a.get(annotation::CONFIRM_PRUNE))
+        .map(String::as_str);
     match other_cluster(&stored.name, record, &cluster, revision, confirmed).await {
         Ok(None) => {}
         Ok(Some(other)) => return Torn::Elsewhere(other),
@@ -111,7 +139,9 @@ async fn tear_down(ctx: &Arc<Context>, owner: &Owner, set: &StageSet, stored: &S
         .collect();
     let removal = remove(&tenant, owner, &left).await;
     let leaving: Vec<String> = removal.leaving.iter().take(5).map(ToString::to_string).collect();
-    memory.gone.extend(removal.settled.into_iter().filter(|id| !removal.leaving.contains(id)));
+    memory
+        .gone
+        .extend(removal.settled.into_iter().filter(|id| !removal.leaving.contains(id)));
     match removal.errors.into_iter().next() {
         Some(error) => Torn::Failed(error),
         None if leaving.is_empty() => Torn::Gone,
@@ -120,7 +150,14 @@ async fn tear_down(ctx: &Arc<Context>, owner: &Owner, set: &StageSet, stored: &S
 }
 
 /// Somebody has to restore a Secret, or confirm; past the bound the objects are left behind, and that is told.
-async fn wait_for_cluster(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, memory: &mut Memory, reason: Reason, message: String) -> Result<Wake, Stop> {
+async fn wait_for_cluster(
+    ctx: &Arc<Context>,
+    owner: &Owner,
+    set: &Arc<StageSet>,
+    memory: &mut Memory,
+    reason: Reason,
+    message: String,
+) -> Result<Wake, Stop> {
     if overdue(ctx, set) {
         return force(ctx, owner, set, "timed_out", &message).await;
     }
@@ -130,11 +167,24 @@ async fn wait_for_cluster(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>
 }
 
 fn overdue(ctx: &Context, set: &StageSet) -> bool {
-    let since = set.metadata.deletion_timestamp.as_ref().map(|t| Timestamp::now().duration_since(t.0));
-    since.and_then(|s| Duration::try_from(s).ok()).is_some_and(|s| s >= ctx.config.teardown_bound())
+    let since = set
+        .metadata
+        .deletion_timestamp
+        .as_ref()
+        .map(|t| Timestamp::now().duration_since(t.0));
+    since
+        .and_then(|s| Duration::try_from(s).ok())
+        .is_some_and(|s| s >= ctx.config.teardown_bound())
 }
 
-async fn failed(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, memory: &mut Memory, stage: &str, error: Error) -> Result<Wake, Stop> {
+async fn failed(
+    ctx: &Arc<Context>,
+    owner: &Owner,
+    set: &Arc<StageSet>,
+    memory: &mut Memory,
+    stage: &str,
+    error: Error,
+) -> Result<Wake, Stop> {
     let message = format!("stage \"{stage}\" teardown: {error}");
     if overdue(ctx, set) {
         return force(ctx, owner, set, "timed_out", &message).await;
@@ -152,26 +202,46 @@ async fn failed(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, memory: 
 
 /// Gives up: the finalizer goes although something may be left behind, and that is told.
 async fn force(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, reason: &str, why: &str) -> Result<Wake, Stop> {
-    let elapsed = set.metadata.deletion_timestamp.as_ref().map(|t| Timestamp::now().duration_since(t.0).as_secs());
+    let elapsed = set
+        .metadata
+        .deletion_timestamp
+        .as_ref()
+        .map(|t| Timestamp::now().duration_since(t.0).as_secs());
     let left: Vec<String> = record::all(ctx, owner)
         .iter()
         .flat_map(|(stored, _)| stored.entries.keys().map(ToString::to_string).collect::<Vec<_>>())
         .take(10)
         .collect();
     let wake = drop_finalizer(ctx, owner, set).await?;
-    tracing::error!(reason, elapsed, op = why, "finalizer dropped although the teardown failed");
-    ctx.metrics.teardown_forced.with_label_values(&[owner.namespace.as_str(), &owner.name, reason]).inc();
+    tracing::error!(
+        reason,
+        elapsed,
+        op = why,
+        "finalizer dropped although the teardown failed"
+    );
+    ctx.metrics
+        .teardown_forced
+        .with_label_values(&[owner.namespace.as_str(), &owner.name, reason])
+        .inc();
     let note = format!(
         "teardown given up after {}s ({reason}): {why}; may be left behind: {}",
         elapsed.unwrap_or_default(),
         left.join(", ")
     );
-    ctx.notifier.send(Notice::about(set, Reason::TeardownForced, true, note));
+    ctx.notifier
+        .send(Notice::about(set, Reason::TeardownForced, true, note));
     Ok(wake)
 }
 
 async fn drop_finalizer(ctx: &Arc<Context>, owner: &Owner, set: &StageSet) -> Result<Wake, Stop> {
-    let rest: Vec<String> = set.metadata.finalizers.clone().unwrap_or_default().into_iter().filter(|f| f != FINALIZER).collect();
+    let rest: Vec<String> = set
+        .metadata
+        .finalizers
+        .clone()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|f| f != FINALIZER)
+        .collect();
     let body = serde_json::json!({"metadata": {
         "finalizers": rest,
         "resourceVersion": set.metadata.resource_version,
@@ -183,11 +253,26 @@ async fn drop_finalizer(ctx: &Arc<Context>, owner: &Owner, set: &StageSet) -> Re
     }
 }
 
-async fn hold_progress(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, memory: &mut Memory, message: String, wake: Wake) -> Result<Wake, Stop> {
+async fn hold_progress(
+    ctx: &Arc<Context>,
+    owner: &Owner,
+    set: &Arc<StageSet>,
+    memory: &mut Memory,
+    message: String,
+    wake: Wake,
+) -> Result<Wake, Stop> {
     write(ctx, owner, set, memory, &Situation::Unfinished { message }, wake).await
 }
 
-async fn hold(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, memory: &mut Memory, reason: Reason, message: String, wake: Wake) -> Result<Wake, Stop> {
+async fn hold(
+    ctx: &Arc<Context>,
+    owner: &Owner,
+    set: &Arc<StageSet>,
+    memory: &mut Memory,
+    reason: Reason,
+    message: String,
+    wake: Wake,
+) -> Result<Wake, Stop> {
     let situation = match reason {
         Reason::DeletionProtected | Reason::PruneHeld => Situation::Held {
             reason,
@@ -200,14 +285,32 @@ async fn hold(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, memory: &m
     write(ctx, owner, set, memory, &situation, wake).await
 }
 
-async fn write(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, memory: &mut Memory, situation: &Situation, wake: Wake) -> Result<Wake, Stop> {
+async fn write(
+    ctx: &Arc<Context>,
+    owner: &Owner,
+    set: &Arc<StageSet>,
+    memory: &mut Memory,
+    situation: &Situation,
+    wake: Wake,
+) -> Result<Wake, Stop> {
     let mut next = set.status.clone().unwrap_or_default();
     let before = next.conditions.clone();
     let generation = set.metadata.generation.unwrap_or_default();
-    next.conditions = conditions(&before, situation, generation, Timestamp::now(), &ctx.config.runbook_base_url);
+    next.conditions = conditions(
+        &before,
+        situation,
+        generation,
+        Timestamp::now(),
+        &ctx.config.runbook_base_url,
+    );
     let written = status::write(ctx, owner, set, &next, memory).await?;
     if let Some(event) = transition(&before, situation) {
-        ctx.notifier.send(Notice::about(&written, event.reason, event.warning, situation.message()));
+        ctx.notifier.send(Notice::about(
+            &written,
+            event.reason,
+            event.warning,
+            situation.message(),
+        ));
     }
     Ok(wake)
 }

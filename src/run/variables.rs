@@ -56,14 +56,22 @@ impl Pass<'_> {
         Ok(Variables { values, digest })
     }
 
-    async fn add(&self, values: &mut BTreeMap<String, String>, tenant: &Tenant, reference: &SubstituteReference) -> Result<(), Failure> {
+    async fn add(
+        &self,
+        values: &mut BTreeMap<String, String>,
+        tenant: &Tenant,
+        reference: &SubstituteReference,
+    ) -> Result<(), Failure> {
         let target = Target {
             api_version: "v1".into(),
             kind: reference.kind.as_str().to_owned(),
             namespace: Some(self.owner.namespace.clone()),
             name: reference.name.clone(),
         };
-        let found = tenant.get(&target).await.map_err(|e| Failure::of_access(OPERATION, &e, "get", &target))?;
+        let found = tenant
+            .get(&target)
+            .await
+            .map_err(|e| Failure::of_access(OPERATION, &e, "get", &target))?;
         let Some(object) = found else {
             if reference.optional {
                 return Ok(());
@@ -78,7 +86,8 @@ impl Pass<'_> {
             let text = value.as_str().unwrap_or_default();
             if reference.kind == SubstituteKind::Secret {
                 let bytes = base64::engine::general_purpose::STANDARD.decode(text);
-                let bytes = bytes.map_err(|_| Failure::retried(OPERATION, format!("{origin}: key {key} is not base64")))?;
+                let bytes =
+                    bytes.map_err(|_| Failure::retried(OPERATION, format!("{origin}: key {key} is not base64")))?;
                 add(values, &origin, key, &bytes)?;
             } else {
                 add(values, &origin, key, text.as_bytes())?;

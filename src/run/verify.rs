@@ -157,7 +157,11 @@ impl Observer<'_> {
                     look.denied = Some(why.clone());
                 }
                 if let Some(at) = known.settles_at {
-                    look.again = look.again.min(Duration::try_from(at.duration_since(now)).unwrap_or_default().max(SETTLE_STEP));
+                    look.again = look.again.min(
+                        Duration::try_from(at.duration_since(now))
+                            .unwrap_or_default()
+                            .max(SETTLE_STEP),
+                    );
                 }
             }
             // The verdict is out of date though the object is the same.
@@ -176,22 +180,41 @@ impl Observer<'_> {
     }
 
     /// Makes sure the object's kind is watched.
-    async fn cover(&self, id: &ObjectId, api_version: &str, needed: &mut HashSet<WatchKey>) -> Result<(WatchKey, Coverage), Failure> {
+    async fn cover(
+        &self,
+        id: &ObjectId,
+        api_version: &str,
+        needed: &mut HashSet<WatchKey>,
+    ) -> Result<(WatchKey, Coverage), Failure> {
         let target = target_of(id, api_version);
         let served = match self.tenant.served(&target.api_version, &target.kind).await {
             Ok(served) => served,
             Err(Error::UnknownKind { .. }) => {
-                return Ok((WatchKey::of(self.tenant.cluster().key(), self.tenant.identity(), &target, true), Coverage::None));
+                return Ok((
+                    WatchKey::of(self.tenant.cluster().key(), self.tenant.identity(), &target, true),
+                    Coverage::None,
+                ));
             }
             Err(e) => return Err(Failure::of_request("verify", &e)),
         };
-        let key = WatchKey::of(self.tenant.cluster().key(), self.tenant.identity(), &target, served.namespaced);
+        let key = WatchKey::of(
+            self.tenant.cluster().key(),
+            self.tenant.identity(),
+            &target,
+            served.namespaced,
+        );
         needed.insert(key.clone());
         let coverage = self.ctx.hub.watch(&key, &served, self.tenant, self.owner);
         Ok((key, coverage))
     }
 
-    async fn read(&self, id: &ObjectId, known: &Known, key: &WatchKey, sent: Option<&Value>) -> Result<(Known, Option<Vec<drift::Change>>), Failure> {
+    async fn read(
+        &self,
+        id: &ObjectId,
+        known: &Known,
+        key: &WatchKey,
+        sent: Option<&Value>,
+    ) -> Result<(Known, Option<Vec<drift::Change>>), Failure> {
         let target = target_of(id, &known.api_version);
         let now = Timestamp::now();
         let mut known = known.clone();
@@ -269,13 +292,21 @@ impl Observer<'_> {
             if one.readiness.is_failed() {
                 return Some(one.to_string());
             }
-            if !matches!(one.id.kind.as_str(), "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "Job") {
+            if !matches!(
+                one.id.kind.as_str(),
+                "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "Job"
+            ) {
                 continue;
             }
             let Some(known) = known.get(&one.id) else {
                 continue;
             };
-            let live = self.tenant.get(&target_of(&one.id, &known.api_version)).await.ok().flatten()?;
+            let live = self
+                .tenant
+                .get(&target_of(&one.id, &known.api_version))
+                .await
+                .ok()
+                .flatten()?;
             for pod in self.pods_of(&live).await.unwrap_or_default() {
                 if let Some(wait) = error_wait(&pod) {
                     return Some(format!("{}: pod {} waits with {}", one.id, wait.pod, wait.reason));

@@ -72,10 +72,7 @@ impl fmt::Display for NotReady {
                 Ok(())
             }
             Self::Stale { observed: ..0, .. } => f.write_str("it has not been looked at by its controller yet"),
-            Self::Stale {
-                generation,
-                observed,
-            } => write!(
+            Self::Stale { generation, observed } => write!(
                 f,
                 "its status is about generation {observed}, its spec is at {generation}"
             ),
@@ -99,9 +96,7 @@ pub enum ReadFailure {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A producer reference without API group.
-    #[error(
-        "sourceRef {kind} {name:?} has no apiVersion; set it, a producer is found by its API group"
-    )]
+    #[error("sourceRef {kind} {name:?} has no apiVersion; set it, a producer is found by its API group")]
     ProducerWithoutApiVersion {
         /// Kind of the reference.
         kind: String,
@@ -146,9 +141,7 @@ pub enum Error {
         state: NotReady,
     },
     /// The API server refused the read.
-    #[error(
-        "reading {object} is forbidden; grant get, list and watch on its kind to the controller: {message}"
-    )]
+    #[error("reading {object} is forbidden; grant get, list and watch on its kind to the controller: {message}")]
     Forbidden {
         /// What was read.
         object: Box<ObjectName>,
@@ -286,20 +279,13 @@ impl Error {
             Self::NotReady { .. } => ("SourceNotReady", Transient),
             Self::Ambiguous { .. } => ("ResolveFailed", Terminal),
             // A denial or a missing CRD heals without an event that would wake the StageSet.
-            Self::Forbidden { .. } | Self::NotServed { .. } | Self::Read { .. } => {
-                ("ResolveFailed", Transient)
-            }
-            Self::CrossNamespace { forbidden, .. } => (
-                "ResolveFailed",
-                if *forbidden { Terminal } else { Transient },
-            ),
+            Self::Forbidden { .. } | Self::NotServed { .. } | Self::Read { .. } => ("ResolveFailed", Transient),
+            Self::CrossNamespace { forbidden, .. } => ("ResolveFailed", if *forbidden { Terminal } else { Transient }),
             Self::Fetch { error, .. } if error.is_terminal() => ("StageFailed", Terminal),
             Self::InvalidDigest { .. } | Self::DigestMismatch { .. } | Self::Archive { .. } => {
                 ("StageFailed", Terminal)
             }
-            Self::Fetch { .. } | Self::Interrupted { .. } | Self::Path(_) => {
-                ("StageFailed", Transient)
-            }
+            Self::Fetch { .. } | Self::Interrupted { .. } | Self::Path(_) => ("StageFailed", Transient),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Transformer configuration: which fields each built-in transformer touches, and how lists of them merge.
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use super::file::FieldSpec;
@@ -134,6 +135,7 @@ impl TransformerConfig {
         Arc::clone(BUILTIN.get_or_init(|| {
             let mut config = tables::builtin();
             config.sort();
+            config.share_names();
             Arc::new(config)
         }))
     }
@@ -180,6 +182,36 @@ impl TransformerConfig {
             None => {
                 self.name_reference.push(reference.clone());
                 Ok(())
+            }
+        }
+    }
+
+    /// Lets equal path elements share their text: a few dozen names make up all built-in paths.
+    fn share_names(&mut self) {
+        let mut names: HashSet<Arc<str>> = HashSet::new();
+        let lists = [
+            &mut self.name_prefix,
+            &mut self.name_suffix,
+            &mut self.namespace,
+            &mut self.common_labels,
+            &mut self.template_labels,
+            &mut self.common_annotations,
+            &mut self.var_reference,
+            &mut self.images,
+            &mut self.replicas,
+        ];
+        let references = self.name_reference.iter_mut().map(|row| &mut row.referrers);
+        for step in lists
+            .into_iter()
+            .chain(references)
+            .flatten()
+            .flat_map(|spec| &mut spec.steps)
+        {
+            match names.get(&step.name) {
+                Some(name) => step.name = Arc::clone(name),
+                None => {
+                    names.insert(Arc::clone(&step.name));
+                }
             }
         }
     }

@@ -529,6 +529,8 @@ impl<'t> Engine<'t> {
 
 /// The first origin is where a resource comes from, later ones are transformations.
 fn record(resource: &mut Resource, origin: &Origin) {
+    // The reference writes this into the annotations, which turns all of them into text.
+    resource.coerce_annotations(|_| true);
     let provenance = resource.origin.get_or_insert_default();
     if provenance.origin.is_none() {
         provenance.origin = Some(origin.clone());

@@ -42,7 +42,7 @@ pub use error::{Error, Problem};
 pub use file::{FILE_NAMES, FileError};
 pub(crate) use file::{Kustomization, Label};
 pub use order::legacy_key;
-pub(crate) use resource::Resource;
+pub(crate) use resource::{Resource, value};
 pub(crate) use shape::Strictness;
 
 /// The field specs one entry of `labels` writes.

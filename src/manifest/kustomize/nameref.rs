@@ -87,11 +87,14 @@ struct Candidate {
     suffixes: Vec<Arc<str>>,
 }
 
+/// An effective namespace and the stored one.
+type Namespaces = (Box<str>, Box<str>);
+
 struct Index {
     candidates: Vec<Candidate>,
     by_name: HashMap<Arc<str>, Vec<usize>>,
     /// Original namespaces, with the current (effective, stored) ones of the resources that had them.
-    originals: HashMap<Box<str>, HashSet<(Box<str>, Box<str>)>>,
+    originals: HashMap<Box<str>, HashSet<Namespaces>>,
 }
 
 impl Index {

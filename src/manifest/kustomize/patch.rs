@@ -33,9 +33,12 @@ pub(crate) struct PreparedPatch {
     pub records: bool,
 }
 
-/// Reads the operations of a JSON patch; text that does not begin with `[` is YAML, of which the first document
-/// counts.
+/// Reads the operations of a JSON patch: JSON where the text begins with `[`, else YAML, of which the first document
+/// counts. `None` when it is something else.
 pub(crate) fn read_json(text: &str, file: &str) -> Result<Option<JsonPatch>, yaml::Error> {
+    if text.starts_with('[') {
+        return Ok(serde_json::from_str(text).ok().and_then(JsonPatch::from_value));
+    }
     let mut loader = Loader::with(Mode::Kubectl, Duplicates::LastWins, Limits::default());
     match loader.first(text, file, 1)? {
         Some(node) => Ok(JsonPatch::from_value(yaml::to_value(node, file)?)),

@@ -39,11 +39,11 @@ pub(crate) fn objects(loader: &mut Loader, text: &str, file: &str) -> Result<Vec
         match node {
             Node::Map(map) if single && is_wrapper(&map) => {
                 for item in unwrap_items(map).map_err(bad)? {
-                    checked(item).map_err(bad)?.map(|m| found.push(m));
+                    found.extend(checked(item).map_err(bad)?);
                 }
             }
             other => {
-                checked(other).map_err(bad)?.map(|m| found.push(m));
+                found.extend(checked(other).map_err(bad)?);
             }
         }
     }

@@ -174,6 +174,7 @@ impl Resource {
             name: share(id.name, last.map(|p| &p.name)),
             namespace: share(id.effective_namespace(), last.map(|p| &p.namespace)),
         };
+        self.previous.reserve_exact(1);
         self.previous.push(record);
     }
 
@@ -218,10 +219,7 @@ impl Resource {
     /// # Errors
     /// A value that does not fit its type.
     pub fn into_value(self) -> Result<serde_json::Value, super::Problem> {
-        let id = self.id().to_string();
-        Node::Map(self.root)
-            .into_value()
-            .map_err(|source| super::Problem::Value { id, source })
+        value(self.root)
     }
 
     /// Rewrites annotations as the reference does whenever it sets one: every value becomes text, an empty
@@ -248,6 +246,18 @@ impl Resource {
             metadata.remove("annotations");
         }
     }
+}
+
+/// The value of an object.
+///
+/// # Errors
+/// A scalar that does not fit its type.
+pub fn value(root: Map) -> Result<serde_json::Value, super::Problem> {
+    let resource = Resource::new(root);
+    let id = resource.id().to_string();
+    Node::Map(resource.root)
+        .into_value()
+        .map_err(|source| super::Problem::Value { id, source })
 }
 
 /// Hash of an id by what makes ids equal.

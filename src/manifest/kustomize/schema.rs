@@ -3,6 +3,7 @@
 //! The table is extracted from the OpenAPI document (Kubernetes 1.21.2) that kustomize 5.8.1 embeds, by
 //! `hack/diff/schema`; a test fails when the two differ.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -14,9 +15,12 @@ pub const TABLE: &str = include_str!("schema.txt");
 /// A place in the schema.
 pub type NodeId = u32;
 
+type Text = Cow<'static, str>;
+
 #[derive(Debug, Clone, Default)]
 struct Entry {
-    fields: HashMap<Box<str>, NodeId>,
+    /// Sorted by name.
+    fields: Vec<(Text, NodeId)>,
     others: Option<NodeId>,
     element: Option<NodeId>,
     keys: Option<Arc<[Box<str>]>>,
@@ -25,8 +29,8 @@ struct Entry {
 /// Types by apiVersion and kind, and what is below them. Nodes that lead to no merged list are left out.
 #[derive(Debug, Clone, Default)]
 pub struct Schema {
-    kinds: HashMap<(Box<str>, Box<str>), NodeId>,
-    definitions: HashMap<Box<str>, NodeId>,
+    /// apiVersion and kind, sorted.
+    kinds: Vec<((Text, Text), NodeId)>,
     nodes: Vec<Entry>,
 }
 
@@ -37,19 +41,14 @@ impl Schema {
         Arc::clone(BUILTIN.get_or_init(|| Arc::new(Self::parse(TABLE))))
     }
 
-    fn parse(table: &str) -> Self {
+    fn parse(table: &'static str) -> Self {
         let mut schema = Self::default();
         for line in table.lines() {
-            let words: Vec<&str> = line.split(' ').collect();
+            let words: Vec<&'static str> = line.split(' ').collect();
             match words[..] {
                 ["K", api_version, kind, id] => {
                     if let Ok(id) = id.parse() {
-                        schema.kinds.insert((api_version.into(), kind.into()), id);
-                    }
-                }
-                ["D", name, id] => {
-                    if let Ok(id) = id.parse() {
-                        schema.definitions.insert(name.into(), id);
+                        schema.kinds.push(((api_version.into(), kind.into()), id));
                     }
                 }
                 ["N", _, ref fields @ ..] => schema.nodes.push(mapping(fields)),
@@ -57,18 +56,25 @@ impl Schema {
                 _ => {}
             }
         }
+        schema.kinds.sort();
+        schema.kinds.shrink_to_fit();
+        schema.nodes.shrink_to_fit();
         schema
     }
 
     /// The place of a type.
     pub fn kind(&self, api_version: &str, kind: &str) -> Option<NodeId> {
-        self.kinds.get(&(Box::from(api_version), Box::from(kind))).copied()
+        let found = self
+            .kinds
+            .binary_search_by(|((a, k), _)| (&**a, &**k).cmp(&(api_version, kind)));
+        found.ok().map(|at| self.kinds[at].1)
     }
 
     /// The place of a field.
     pub fn field(&self, node: NodeId, name: &str) -> Option<NodeId> {
         let entry = self.nodes.get(node as usize)?;
-        entry.fields.get(name).copied().or(entry.others)
+        let found = entry.fields.binary_search_by(|(field, _)| (**field).cmp(name));
+        found.ok().map(|at| entry.fields[at].1).or(entry.others)
     }
 
     /// The place of a list's elements.
@@ -87,9 +93,11 @@ impl Schema {
         let Some(Value::Object(definitions)) = document.get("definitions") else {
             return schema;
         };
+        let builtins = !schema.nodes.is_empty();
         let mut import = Import {
             definitions,
             known: HashMap::new(),
+            builtins,
             schema: &mut schema,
         };
         for (name, definition) in definitions {
@@ -103,17 +111,35 @@ impl Schema {
                     group => format!("{group}/{}", part("version")),
                 };
                 let id = import.named(name);
-                import
-                    .schema
-                    .kinds
-                    .insert((api_version.into(), part("kind").into()), id);
+                import.schema.set_kind(api_version, part("kind").to_owned(), id);
             }
         }
         schema
     }
 }
 
-fn mapping(fields: &[&str]) -> Entry {
+impl Schema {
+    fn set_kind(&mut self, api_version: String, kind: String, id: NodeId) {
+        let key = (Text::from(api_version), Text::from(kind));
+        match self.kinds.binary_search_by(|(known, _)| known.cmp(&key)) {
+            Ok(at) => self.kinds[at].1 = id,
+            Err(at) => self.kinds.insert(at, (key, id)),
+        }
+    }
+}
+
+/// The node of a built-in definition, for documents that refer to it.
+fn builtin_definition(name: &str) -> Option<NodeId> {
+    TABLE.lines().find_map(|line| {
+        line.strip_prefix("D ")?
+            .strip_prefix(name)?
+            .strip_prefix(' ')?
+            .parse()
+            .ok()
+    })
+}
+
+fn mapping(fields: &[&'static str]) -> Entry {
     let mut entry = Entry::default();
     for field in fields {
         if let Some((name, id)) = field.split_once('=')
@@ -122,10 +148,12 @@ fn mapping(fields: &[&str]) -> Entry {
             if name == "*" {
                 entry.others = Some(id);
             } else {
-                entry.fields.insert(name.into(), id);
+                entry.fields.push((name.into(), id));
             }
         }
     }
+    entry.fields.sort();
+    entry.fields.shrink_to_fit();
     entry
 }
 
@@ -146,6 +174,8 @@ fn list(element: &str, keys: &str) -> Entry {
 struct Import<'a> {
     definitions: &'a serde_json::Map<String, Value>,
     known: HashMap<String, NodeId>,
+    /// The schema has the built-in nodes.
+    builtins: bool,
     schema: &'a mut Schema,
 }
 
@@ -155,7 +185,11 @@ impl Import<'_> {
             return *id;
         }
         let Some(definition) = self.definitions.get(name) else {
-            return self.schema.definitions.get(name).copied().unwrap_or_else(|| self.add());
+            return self
+                .builtins
+                .then(|| builtin_definition(name))
+                .flatten()
+                .unwrap_or_else(|| self.add());
         };
         let id = self.add();
         self.known.insert(name.to_owned(), id);
@@ -192,8 +226,9 @@ impl Import<'_> {
         if let Some(Value::Object(properties)) = definition.get("properties") {
             for (name, property) in properties {
                 let field = self.resolve(property);
-                entry.fields.insert(name.as_str().into(), field);
+                entry.fields.push((name.clone().into(), field));
             }
+            entry.fields.sort();
         }
         if let Some(others @ Value::Object(_)) = definition.get("additionalProperties") {
             entry.others = Some(self.resolve(others));

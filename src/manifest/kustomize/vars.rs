@@ -113,8 +113,28 @@ fn value(var: &Var, resources: &[Resource]) -> Result<Option<Scalar>, Problem> {
     match lookup(&resource.root, &parts) {
         Err(problem) => Err(bad(var, format!("field {path:?}: {problem}"))),
         Ok(None) => Err(bad(var, format!("{} has no field {path:?}", resource.id()))),
-        Ok(Some(Node::Scalar(scalar))) => Ok(Some(scalar.clone())),
+        Ok(Some(Node::Scalar(scalar))) => match plain(scalar) {
+            Some(text) => Ok(Some(Scalar {
+                text: text.into(),
+                ..scalar.clone()
+            })),
+            None => Err(bad(
+                var,
+                format!("{path:?} of {}: {:?} is not a plain number", resource.id(), scalar.text),
+            )),
+        },
         Ok(Some(_)) => Ok(None),
+    }
+}
+
+/// The text a value is inserted as. The reference reads integers as decimal digits, whatever YAML makes of them
+/// (`0644` is 644), and fails on other notations.
+fn plain(scalar: &Scalar) -> Option<String> {
+    match scalar.tag {
+        Tag::Int => scalar.text.parse::<i64>().ok().map(|n| n.to_string()),
+        Tag::Float => scalar.text.replace('_', "").parse::<f64>().ok().map(|n| n.to_string()),
+        Tag::Bool => Some(scalar.text.to_lowercase()),
+        _ => Some(scalar.text.to_string()),
     }
 }
 

@@ -216,6 +216,9 @@ fn ready(report: &mut Report, path: &str, stage: &str, checks: &ReadyChecks) {
         }
     }
     for error in ReadyExprs::compile(&checks.exprs).err().into_iter().flatten() {
-        report.invalid(format!("{path}.exprs{}", error.path()), format!("stage \"{stage}\": {error}"));
+        report.invalid(
+            format!("{path}.exprs{}", error.path()),
+            format!("stage \"{stage}\": {error}"),
+        );
     }
 }

@@ -59,8 +59,9 @@ fn files(text: &str) -> (String, Files) {
 
 fn agree(text: &str) {
     let (root, files) = files(text);
-    if let Err(difference) = compare(&files, &root) {
-        panic!("{difference}");
+    match compare(&files, &root) {
+        Ok(built) => assert!(built, "a fixture must build"),
+        Err(difference) => panic!("{difference}"),
     }
     let built = ours(&files, &root, Order::Accumulation);
     assert!(
@@ -348,8 +349,9 @@ fn what_the_reference_refuses_is_refused() {
         "resources: [all.yaml]\nnamePrefix: 5",
         "resources: [all.yaml]\npatches: [{path: all.yaml, patch: x}]",
         "resources: [all.yaml]\npatches: [{patch: '{kind: Job, metadata: {name: none}}'}]",
-        "resources: [all.yaml]\npatches: [{patch: '[{op: remove, path: /nope}]', target: {kind: Service}}]",
-        "resources: [all.yaml]\npatches: [{patch: '[{op: remove, path: /spec}]'}]",
+        "resources: [all.yaml]\npatches: [{patch: '[{op: remove, path: /spec}]', target: {kind: Service}}]",
+        "resources: [all.yaml]\npatches: [{patch: '[{\"op\": \"remove\", \"path\": \"/nope\"}]', target: {kind: Service}}]",
+        "resources: [all.yaml]\npatches: [{patch: '[{\"op\": \"remove\", \"path\": \"/spec\"}]'}]",
         "resources: [all.yaml]\nreplicas: [{name: none, count: 1}]",
         "resources: [all.yaml]\nreplacements: [{source: {kind: Service}, targets: [{select: {kind: Service}, fieldPaths: [spec.nope]}]}]",
         "resources: [all.yaml]\nconfigMapGenerator: [{name: x, behavior: merge}]",

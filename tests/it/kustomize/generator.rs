@@ -1,8 +1,9 @@
-//! Random kustomizations from a stream of bytes. A stream that ends gives zeros, and zero is the plainest choice
+//! Random bases from a stream of bytes. A stream that ends gives zeros, and zero is the plainest choice
 //! everywhere, so that shrinking the stream shrinks the case.
 
 use std::fmt::Write as _;
 
+use super::overlays::{generators, overlay};
 use super::reference::Files;
 
 /// Choices drawn from bytes.
@@ -34,9 +35,9 @@ impl<'b> Choices<'b> {
     }
 }
 
-const NAMES: [&str; 4] = ["web", "db", "cfg", "api"];
+pub const NAMES: [&str; 4] = ["web", "db", "cfg", "api"];
 const NAMESPACES: [&str; 4] = ["", "default", "prod", "test"];
-const SCALARS: [&str; 24] = [
+pub const SCALARS: [&str; 24] = [
     "x",
     "\"5\"",
     "5",
@@ -95,10 +96,10 @@ pub fn case(bytes: &[u8]) -> Files {
 
 /// What a patch may aim at.
 pub struct Known {
-    api_version: &'static str,
-    kind: &'static str,
-    name: &'static str,
-    namespace: &'static str,
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub name: &'static str,
+    pub namespace: &'static str,
 }
 
 fn base(c: &mut Choices<'_>, folder: &str, files: &mut Files) -> Vec<Known> {
@@ -109,9 +110,15 @@ fn base(c: &mut Choices<'_>, folder: &str, files: &mut Files) -> Vec<Known> {
         let resource = Known {
             api_version,
             kind,
-            name: *c.pick(&NAMES),
-            namespace: *c.pick(&NAMESPACES),
+            name: c.pick::<&str>(&NAMES),
+            namespace: c.pick::<&str>(&NAMESPACES),
         };
+        if known
+            .iter()
+            .any(|k: &Known| k.kind == resource.kind && k.name == resource.name)
+        {
+            continue;
+        }
         if index > 0 {
             text.push_str("---\n");
         }
@@ -130,7 +137,7 @@ fn base(c: &mut Choices<'_>, folder: &str, files: &mut Files) -> Vec<Known> {
     known
 }
 
-fn header(resource: &Known, text: &mut String) {
+pub fn header(resource: &Known, text: &mut String) {
     writeln!(
         text,
         "apiVersion: {}\nkind: {}\nmetadata:\n  name: {}",
@@ -142,7 +149,7 @@ fn header(resource: &Known, text: &mut String) {
     }
 }
 
-fn entries(c: &mut Choices<'_>, indent: &str, field: &str, text: &mut String) {
+pub fn entries(c: &mut Choices<'_>, indent: &str, field: &str, text: &mut String) {
     if !c.chance(3) {
         return;
     }
@@ -224,7 +231,7 @@ fn body(c: &mut Choices<'_>, kind: &str, text: &mut String) {
     }
 }
 
-fn service(c: &mut Choices<'_>, text: &mut String) {
+pub fn service(c: &mut Choices<'_>, text: &mut String) {
     text.push_str("spec:\n  ports:\n");
     for _ in 0..=c.below(3) {
         writeln!(text, "  - port: {}", 80 + c.below(3)).unwrap();
@@ -300,7 +307,7 @@ const IMAGES: [&str; 6] = [
     "nginx@sha256:cd",
 ];
 
-fn containers(c: &mut Choices<'_>, indent: &str, text: &mut String, patch: bool) {
+pub fn containers(c: &mut Choices<'_>, indent: &str, text: &mut String, patch: bool) {
     let field = if c.chance(1) { "initContainers" } else { "containers" };
     writeln!(text, "{indent}{field}:").unwrap();
     if patch && c.chance(1) {
@@ -374,292 +381,6 @@ fn container_lists(c: &mut Choices<'_>, indent: &str, text: &mut String, patch: 
             text,
             "{indent}envFrom:\n{indent}- configMapRef:\n{indent}    name: {}",
             c.pick(&NAMES)
-        )
-        .unwrap();
-    }
-}
-
-fn overlay(c: &mut Choices<'_>, folder: &str, below: &str, known: &[Known], files: &mut Files) {
-    let mut k = format!("resources:\n- {below}\n");
-    names(c, &mut k);
-    if c.chance(2) {
-        generators(c, &mut k, true);
-    }
-    if c.chance(2) {
-        labels(c, &mut k);
-    }
-    if c.chance(1) {
-        writeln!(
-            k,
-            "images:\n- name: {}\n  {}",
-            c.pick(&["nginx", "host:5000/a/b", "n.*"]),
-            c.pick(&["newTag: \"9\"", "newName: other", "digest: sha256:99", "tagSuffix: -x"])
-        )
-        .unwrap();
-    }
-    if c.chance(1) {
-        writeln!(k, "replicas:\n- name: {}\n  count: {}", c.pick(&NAMES), c.below(9)).unwrap();
-    }
-    if c.chance(5) {
-        patches(c, folder, known, &mut k, files);
-    }
-    if c.chance(2) {
-        replacement(c, known, &mut k);
-    }
-    if c.chance(1) {
-        component(c, folder, known, &mut k, files);
-    }
-    if c.chance(1) {
-        vars(c, known, &mut k);
-    }
-    files.push((format!("{folder}/kustomization.yaml"), k.into_bytes()));
-}
-
-fn names(c: &mut Choices<'_>, k: &mut String) {
-    if c.chance(3) {
-        writeln!(k, "namespace: {}", c.pick(&["prod", "other", "default"])).unwrap();
-    }
-    if c.chance(3) {
-        writeln!(k, "namePrefix: {}", c.pick(&["p-", "q-"])).unwrap();
-    }
-    if c.chance(1) {
-        writeln!(k, "nameSuffix: -s").unwrap();
-    }
-    if c.chance(1) {
-        writeln!(k, "commonAnnotations:\n  note: \"{}\"", c.below(3)).unwrap();
-    }
-    if c.chance(1) {
-        writeln!(k, "sortOptions:\n  order: {}", c.pick(&["fifo", "legacy"])).unwrap();
-    }
-    if c.chance(1) {
-        writeln!(
-            k,
-            "buildMetadata: [{}]",
-            c.pick(&["originAnnotations", "transformerAnnotations", "managedByLabel"])
-        )
-        .unwrap();
-    }
-}
-
-fn labels(c: &mut Choices<'_>, k: &mut String) {
-    if c.chance(2) {
-        writeln!(k, "commonLabels:\n  common: \"yes\"").unwrap();
-    }
-    writeln!(k, "labels:\n- pairs:\n    team: \"a\"").unwrap();
-    if c.chance(3) {
-        writeln!(k, "  includeSelectors: true").unwrap();
-    }
-    if c.chance(3) {
-        writeln!(k, "  includeTemplates: true").unwrap();
-    }
-}
-
-fn generators(c: &mut Choices<'_>, k: &mut String, overlay: bool) {
-    let kind = c.pick(&["configMapGenerator", "secretGenerator"]);
-    writeln!(
-        k,
-        "{kind}:\n- name: {}\n  literals: [k={}, l=2]",
-        c.pick(&["gen", "cfg", "web"]),
-        c.pick(&["v", "'q'", "<&>"])
-    )
-    .unwrap();
-    if overlay {
-        writeln!(k, "  behavior: {}", c.pick(&["create", "merge", "replace"])).unwrap();
-    }
-    if c.chance(1) {
-        writeln!(k, "  namespace: {}", c.pick(&["prod", "default"])).unwrap();
-    }
-    if c.chance(2) {
-        writeln!(
-            k,
-            "  options:\n    disableNameSuffixHash: true\n    labels: {{from: gen}}"
-        )
-        .unwrap();
-    }
-    if c.chance(1) {
-        writeln!(
-            k,
-            "generatorOptions:\n  immutable: true\n  annotations: {{from: options}}"
-        )
-        .unwrap();
-    }
-}
-
-fn patches(c: &mut Choices<'_>, folder: &str, known: &[Known], k: &mut String, files: &mut Files) {
-    let legacy = c.chance(1);
-    k.push_str(if legacy {
-        "patchesStrategicMerge:\n"
-    } else {
-        "patches:\n"
-    });
-    for index in 0..=c.below(3) {
-        let target = c.pick(known);
-        if !legacy && c.chance(3) {
-            json_patch(c, target, k);
-            continue;
-        }
-        let mut text = String::new();
-        strategic(c, target, &mut text);
-        let name = format!("patch-{index}.yaml");
-        files.push((format!("{folder}/{name}"), text.into_bytes()));
-        if legacy {
-            writeln!(k, "- {name}").unwrap();
-            continue;
-        }
-        writeln!(k, "- path: {name}").unwrap();
-        if c.chance(3) {
-            selector(c, target, k);
-        }
-        if c.chance(1) {
-            writeln!(k, "  options:\n    allowNameChange: true").unwrap();
-        }
-    }
-}
-
-fn selector(c: &mut Choices<'_>, target: &Known, k: &mut String) {
-    writeln!(k, "  target:").unwrap();
-    match c.below(5) {
-        0 => writeln!(k, "    kind: {}", target.kind),
-        1 => writeln!(k, "    name: {}", target.name),
-        2 => writeln!(k, "    kind: {}\n    name: .*", target.kind),
-        3 => writeln!(k, "    labelSelector: app"),
-        _ => writeln!(k, "    namespace: {}", c.pick(&["default", "prod", "_non.*"])),
-    }
-    .unwrap();
-}
-
-fn strategic(c: &mut Choices<'_>, target: &Known, text: &mut String) {
-    header(target, text);
-    match c.below(7) {
-        0 => {}
-        1 => text.push_str("  labels:\n    app: null\n    new: x\n"),
-        2 => text.push_str("  annotations:\n    example.com/a: ~\n    added: 5\n"),
-        3 => text.push_str("$patch: delete\n"),
-        4 => text.push_str("  labels:\n    $patch: replace\n    only: y\n"),
-        5 => text.push_str("  finalizers:\n  - c\n  - a\n"),
-        _ => entries(c, "  ", "annotations", text),
-    }
-    match target.kind {
-        "ConfigMap" | "Secret" => text.push_str("data:\n  app: null\n  z: new\n"),
-        "Deployment" | "StatefulSet" | "Job" => {
-            text.push_str("spec:\n  template:\n    spec:\n");
-            containers(c, "      ", text, true);
-        }
-        "CronJob" => {
-            text.push_str("spec:\n  jobTemplate:\n    spec:\n      template:\n        spec:\n");
-            containers(c, "          ", text, true);
-        }
-        "Service" => service(c, text),
-        "Widget" => text.push_str("spec:\n  list:\n  - name: b\n    v: 9\n  more: {a: null, b: {c: null}}\n"),
-        _ => {}
-    }
-}
-
-const JSON_PATHS: [&str; 10] = [
-    "/metadata/labels/app",
-    "/metadata/annotations/added",
-    "/metadata/name",
-    "/spec/replicas",
-    "/spec/template/spec/containers/0/image",
-    "/spec/template/spec/containers/-",
-    "/spec/ports/0",
-    "/data/app",
-    "/metadata/labels",
-    "/spec/list/-1",
-];
-
-fn json_patch(c: &mut Choices<'_>, target: &Known, k: &mut String) {
-    writeln!(k, "- patch: |-").unwrap();
-    for _ in 0..=c.below(2) {
-        let path = c.pick(&JSON_PATHS);
-        match c.below(5) {
-            0 => writeln!(
-                k,
-                "    - op: add\n      path: {path}\n      value: {}",
-                c.pick(&["x", "5", "{name: j}", "yes"])
-            ),
-            1 => writeln!(k, "    - op: replace\n      path: {path}\n      value: y"),
-            2 => writeln!(k, "    - op: remove\n      path: {path}"),
-            3 => writeln!(k, "    - op: test\n      path: {path}\n      value: x"),
-            _ => writeln!(k, "    - op: copy\n      from: /metadata/name\n      path: {path}"),
-        }
-        .unwrap();
-    }
-    selector(c, target, k);
-}
-
-fn replacement(c: &mut Choices<'_>, known: &[Known], k: &mut String) {
-    let source = c.pick(known);
-    let target = c.pick(known);
-    writeln!(
-        k,
-        "replacements:\n- source:\n    kind: {}\n    name: {}",
-        source.kind, source.name
-    )
-    .unwrap();
-    if c.chance(3) {
-        writeln!(
-            k,
-            "    fieldPath: {}",
-            c.pick(&["metadata.namespace", "metadata.labels.app", "spec", "data.app"])
-        )
-        .unwrap();
-    }
-    if c.chance(1) {
-        writeln!(k, "    options:\n      delimiter: e\n      index: {}", c.below(3)).unwrap();
-    }
-    writeln!(k, "  targets:\n  - select:\n      kind: {}", target.kind).unwrap();
-    let paths = [
-        "metadata.annotations.copied",
-        "metadata.labels.app",
-        "spec.template.spec.containers.*.image",
-        "spec.template.spec.containers.[name=a].env.[name=A].value",
-        "spec.replicas",
-        "data.[app]",
-        "metadata.annotations.[example.com/a]",
-        "spec.list.0.v",
-    ];
-    writeln!(k, "    fieldPaths:\n    - {}", c.pick(&paths)).unwrap();
-    if c.chance(4) {
-        writeln!(k, "    options:\n      create: true").unwrap();
-        if c.chance(2) {
-            writeln!(
-                k,
-                "      delimiter: \".\"\n      index: {}",
-                c.pick(&["0", "1", "-1", "9"])
-            )
-            .unwrap();
-        }
-    }
-}
-
-fn component(c: &mut Choices<'_>, folder: &str, known: &[Known], k: &mut String, files: &mut Files) {
-    let name = format!("component-{folder}");
-    writeln!(k, "components:\n- ../{name}").unwrap();
-    let mut text = "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\n".to_owned();
-    names(c, &mut text);
-    if c.chance(4) {
-        patches(c, &name, known, &mut text, files);
-    }
-    if c.chance(2) {
-        generators(c, &mut text, true);
-    }
-    files.push((format!("{name}/kustomization.yaml"), text.into_bytes()));
-}
-
-fn vars(c: &mut Choices<'_>, known: &[Known], k: &mut String) {
-    let target = c.pick(known);
-    writeln!(
-        k,
-        "vars:\n- name: VAR\n  objref:\n    apiVersion: {}\n    kind: {}\n    name: {}",
-        target.api_version, target.kind, target.name
-    )
-    .unwrap();
-    if c.chance(2) {
-        writeln!(
-            k,
-            "  fieldref:\n    fieldpath: {}",
-            c.pick(&["metadata.namespace", "spec.replicas", "metadata.labels.app"])
         )
         .unwrap();
     }

@@ -1,6 +1,9 @@
 //! The kustomize engine against the real program, file for file.
 
+mod command;
 mod fixtures;
 mod generator;
+mod overlays;
 mod random;
 mod reference;
+mod schema;

@@ -62,8 +62,9 @@ pub fn ours(files: &Files, path: &str, order: Order) -> Result<Vec<Value>, Strin
         .map_err(|e| e.to_string())
 }
 
-/// Compares both on one case; the message says where they differ.
-pub fn compare(files: &Files, path: &str) -> Result<(), String> {
+/// Compares both on one case: true when both build it, false when both refuse it; the message says where they
+/// differ.
+pub fn compare(files: &Files, path: &str) -> Result<bool, String> {
     let folder = tempfile::tempdir().unwrap();
     write(files, folder.path());
     for (reorder, order) in [("none", Order::Accumulation), ("legacy", Order::Legacy)] {
@@ -75,13 +76,13 @@ pub fn compare(files: &Files, path: &str) -> Result<(), String> {
                     return Err(format!("--reorder {reorder}: {difference}"));
                 }
             }
-            (Err(_), Err(_)) => return Ok(()),
-            (Err(error), Ok(_)) if crashed(&error) => return Ok(()),
+            (Err(_), Err(_)) => return Ok(false),
+            (Err(error), Ok(_)) if crashed(&error) => return Ok(false),
             (Err(error), Ok(_)) => return Err(format!("only the reference fails: {error}")),
             (Ok(_), Err(error)) => return Err(format!("only ours fails: {error}")),
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// A crash of the reference is one of the deliberate differences.

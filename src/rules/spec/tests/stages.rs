@@ -291,7 +291,14 @@ fn ready_checks() {
     let list = "spec.stages[0].readyChecks.exprs";
     let mut found = paths(&violations);
     found.sort_unstable();
-    assert_eq!(found, [format!("{list}[0].current"), format!("{list}[0].failed"), format!("{list}[1].current")]);
+    assert_eq!(
+        found,
+        [
+            format!("{list}[0].current"),
+            format!("{list}[0].failed"),
+            format!("{list}[1].current")
+        ]
+    );
 }
 
 #[test]
