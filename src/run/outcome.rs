@@ -63,7 +63,7 @@ pub struct Failure {
     pub message: String,
     pub remedy: Remedy,
     /// What is missing where the remedy is a right: it is asked for until it is there.
-    pub missing: Option<Missing>,
+    pub missing: Option<Box<Missing>>,
 }
 
 /// Something that may appear any moment without an event that would tell.
@@ -85,10 +85,10 @@ impl Failure {
             _ => Remedy::Retry,
         };
         let missing = match error {
-            cluster::Error::UnknownKind { api_version, kind } => Some(Missing::Kind {
+            cluster::Error::UnknownKind { api_version, kind } => Some(Box::new(Missing::Kind {
                 api_version: api_version.clone(),
                 kind: kind.clone(),
-            }),
+            })),
             _ => None,
         };
         Self {
@@ -104,10 +104,10 @@ impl Failure {
     pub fn of_access(operation: &'static str, error: &cluster::Error, verb: &'static str, target: &Target) -> Self {
         let mut failure = Self::of_request(operation, error);
         if error.is_forbidden() {
-            failure.missing = Some(Missing::Access {
+            failure.missing = Some(Box::new(Missing::Access {
                 verb,
                 target: target.clone(),
-            });
+            }));
         }
         failure
     }

@@ -534,6 +534,10 @@ impl<'a> Pass<'a> {
                 .outcome(namespace, &self.owner.name, end.situation.reason().as_str());
         }
         self.ctx.hub.keep_only(self.owner, &self.needed);
+        self.ctx
+            .metrics
+            .watches
+            .set(i64::try_from(self.ctx.hub.len()).unwrap_or(i64::MAX));
         self.memory.undecided = 0;
         Ok(end.wake)
     }
@@ -580,7 +584,7 @@ impl<'a> Pass<'a> {
         entry.message = Some(failure.told());
         self.memory.remedies.insert(name.clone(), failure.remedy);
         match failure.missing.clone() {
-            Some(missing) => self.memory.missing.insert(name.clone(), (missing, 0, Instant::now())),
+            Some(missing) => self.memory.missing.insert(name.clone(), (*missing, 0, Instant::now())),
             None => self.memory.missing.remove(&name),
         };
         let message = stage_message(&name, &failure);

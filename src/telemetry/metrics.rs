@@ -1,5 +1,6 @@
 //! The metric series (contract 9). Names, types and label names are wire contract.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{
@@ -15,6 +16,9 @@ const RECONCILE_BUCKETS: &[f64] = &[
 
 /// Name of the controller in runtime series.
 const CONTROLLER: &str = "stageset";
+
+/// Label values in use for each StageSet (namespace, name), so that its series can be dropped with it.
+type Known = Arc<Mutex<HashMap<(String, String), Vec<String>>>>;
 
 /// Every series of the process, in one registry.
 #[derive(Clone)]
@@ -41,8 +45,8 @@ pub struct Metrics {
     pub queue_time: Histogram,
     pub work_time: Histogram,
     pub leader: IntGaugeVec,
-    known_stages: Arc<Mutex<std::collections::HashMap<(String, String), Vec<String>>>>,
-    known_reasons: Arc<Mutex<std::collections::HashMap<(String, String), Vec<String>>>>,
+    known_stages: Known,
+    known_reasons: Known,
 }
 
 impl Metrics {

@@ -26,9 +26,18 @@ async fn a_dependent_waits_and_goes_on_as_soon_as_its_dependency_is_ready() {
         .apply(&world)
         .await;
     app.until_reason("DependencyNotReady").await;
-    assert!(app.message().await.contains("/db does not exist"), "{}", app.message().await);
+    assert!(
+        app.message().await.contains("/db does not exist"),
+        "{}",
+        app.message().await
+    );
     world.publish("db", &[("map.yaml", &configmap("db", "v"))]).await;
-    stageset("db").stage(stage("db", "db")).apply(&world).await.until_ready().await;
+    stageset("db")
+        .stage(stage("db", "db"))
+        .apply(&world)
+        .await
+        .until_ready()
+        .await;
     app.until_ready_within(Duration::from_secs(10)).await;
 }
 
@@ -36,7 +45,11 @@ async fn a_dependent_waits_and_goes_on_as_soon_as_its_dependency_is_ready() {
 async fn a_cycle_is_named() {
     let world = World::start("cycle").await;
     world.publish("app", &[("map.yaml", &configmap("app", "v"))]).await;
-    let on = |name: &str, other: &str| stageset(name).set("dependsOn", json!([{ "name": other }])).stage(stage("app", "app"));
+    let on = |name: &str, other: &str| {
+        stageset(name)
+            .set("dependsOn", json!([{ "name": other }]))
+            .stage(stage("app", "app"))
+    };
     let a = on("a", "b").apply(&world).await;
     on("b", "a").apply(&world).await;
     let status = a.until_reason("Stalled").await;
@@ -44,14 +57,23 @@ async fn a_cycle_is_named() {
     let _ = status;
     let conditions = a.status().await;
     assert_eq!(condition_of(&conditions, "Stalled").expect("Stalled")["status"], "True");
-    assert!(!world.cluster.exists(&objects::configmaps(), &world.namespace, "app").await);
+    assert!(
+        !world
+            .cluster
+            .exists(&objects::configmaps(), &world.namespace, "app")
+            .await
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_window_holds_the_first_rollout_until_the_override() {
     let world = World::start("window-first").await;
     world.publish("app", &[("map.yaml", &configmap("app", "one"))]).await;
-    let app = stageset("app").set("updateWindows", closed()).stage(stage("app", "app")).apply(&world).await;
+    let app = stageset("app")
+        .set("updateWindows", closed())
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
     app.until_reason("UpdateDeferred").await;
     assert_eq!(world.config_value("app").await, None);
     app.annotate("stages.metio.wtf/update-now", Some("please")).await;
@@ -70,15 +92,29 @@ async fn a_held_update_leaves_the_release_ready_and_its_drift_is_corrected() {
     app.until("the window in force", |s| s["observedGeneration"] == 2).await;
 
     let second = world.publish("app", &[("map.yaml", &configmap("app", "two"))]).await;
-    let status = app.until("a pending update", |s| !s["pendingUpdate"]["revisions"].is_null()).await;
+    let status = app
+        .until("a pending update", |s| !s["pendingUpdate"]["revisions"].is_null())
+        .await;
     let ready = condition_of(&status, "Ready").expect("Ready");
-    assert_eq!((&ready["status"], &ready["reason"]), (&json!("True"), &json!("Succeeded")));
-    assert!(ready["message"].as_str().unwrap_or_default().starts_with("Deployed; "), "{ready}");
-    assert_eq!(status["pendingUpdate"]["revisions"][format!("{}/app", world.namespace)], second.as_str());
+    assert_eq!(
+        (&ready["status"], &ready["reason"]),
+        (&json!("True"), &json!("Succeeded"))
+    );
+    assert!(
+        ready["message"].as_str().unwrap_or_default().starts_with("Deployed; "),
+        "{ready}"
+    );
+    assert_eq!(
+        status["pendingUpdate"]["revisions"][format!("{}/app", world.namespace)],
+        second.as_str()
+    );
     assert_eq!(app.until_event("UpdateDeferred").await["type"], "Normal");
 
     let edit = json!({ "data": { "value": "edited" } });
-    world.cluster.patch(&objects::configmaps(), &world.namespace, "app", edit).await;
+    world
+        .cluster
+        .patch(&objects::configmaps(), &world.namespace, "app", edit)
+        .await;
     app.reconcile().await;
     assert_eq!(world.config_value("app").await.as_deref(), Some("one"));
 
@@ -100,20 +136,36 @@ async fn variables_come_from_maps_and_secrets_and_inline_values_win() {
             { "kind": "ConfigMap", "name": "none", "optional": true },
         ],
     });
-    let app = stageset("app").stage(stage("app", "app").set("postBuild", post_build)).apply(&world).await;
+    let app = stageset("app")
+        .stage(stage("app", "app").set("postBuild", post_build))
+        .apply(&world)
+        .await;
     app.until_reason("StageFailed").await;
-    assert!(app.message().await.contains("resolve postBuild variables: ConfigMap/"), "{}", app.message().await);
+    assert!(
+        app.message().await.contains("resolve postBuild variables: ConfigMap/"),
+        "{}",
+        app.message().await
+    );
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: { name: vars }\ndata: { greeting: hello, name: map }\n";
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: { name: vars }\nstringData: { secret: whisper }\n";
     world.cluster.apply_yaml(map, &world.namespace).await;
     world.cluster.apply_yaml(secret, &world.namespace).await;
     app.until_ready().await;
-    assert_eq!(world.config_value("app").await.as_deref(), Some("hello inline whisper fallback"));
+    assert_eq!(
+        world.config_value("app").await.as_deref(),
+        Some("hello inline whisper fallback")
+    );
 
-    world.cluster.apply_yaml(&map.replace("hello", "goodbye"), &world.namespace).await;
+    world
+        .cluster
+        .apply_yaml(&map.replace("hello", "goodbye"), &world.namespace)
+        .await;
     app.reconcile().await;
     app.until_ready().await;
-    assert_eq!(world.config_value("app").await.as_deref(), Some("goodbye inline whisper fallback"));
+    assert_eq!(
+        world.config_value("app").await.as_deref(),
+        Some("goodbye inline whisper fallback")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,7 +176,10 @@ async fn a_stages_patches_change_what_it_applies() {
         "target": { "kind": "ConfigMap" },
         "patch": "- op: replace\n  path: /data/value\n  value: patched\n",
     }]);
-    let app = stageset("app").stage(stage("app", "app").set("patches", patches)).apply(&world).await;
+    let app = stageset("app")
+        .stage(stage("app", "app").set("patches", patches))
+        .apply(&world)
+        .await;
     app.until_ready().await;
     assert_eq!(world.config_value("app").await.as_deref(), Some("patched"));
 }
@@ -158,10 +213,17 @@ async fn a_missing_right_is_named_and_its_grant_is_noticed_in_seconds() {
 async fn an_expression_decides_when_a_custom_resource_is_ready() {
     let world = World::start("exprs").await;
     world.publish("app", &[("widget.yaml", &objects::widget("w", 1))]).await;
-    let exprs = json!([{ "apiVersion": "fixture.stageset.test/v1", "kind": "Widget", "current": "status.phase == 'Good'" }]);
-    let app = stageset("app").stage(stage("app", "app").set("readyChecks", json!({ "exprs": exprs }))).apply(&world).await;
+    let exprs =
+        json!([{ "apiVersion": "fixture.stageset.test/v1", "kind": "Widget", "current": "status.phase == 'Good'" }]);
+    let app = stageset("app")
+        .stage(stage("app", "app").set("readyChecks", json!({ "exprs": exprs })))
+        .apply(&world)
+        .await;
     app.until_phase("app", "Verifying").await;
     let good = json!({ "phase": "Good", "observedGeneration": 1 });
-    world.cluster.patch_status(&objects::widgets(), &world.namespace, "w", good).await;
+    world
+        .cluster
+        .patch_status(&objects::widgets(), &world.namespace, "w", good)
+        .await;
     app.until_ready().await;
 }

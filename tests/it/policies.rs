@@ -9,9 +9,7 @@ use crate::support::{
 };
 
 fn relabelled(app: &str) -> String {
-    deployment("web", "web:1", 1)
-        .replace("app: web", &format!("app: {app}"))
-        .replace("name: web\n", "name: web\n")
+    deployment("web", "web:1", 1).replace("app: web", &format!("app: {app}"))
 }
 
 async fn uid(world: &World, kind: &Kind, name: &str) -> String {
@@ -34,7 +32,10 @@ async fn an_immutable_field_fails_the_stage_and_touches_nothing_unless_a_rule_sa
     world.publish("web", &[("web.yaml", &relabelled("two"))]).await;
     web.until_reason("StageFailed").await;
     let message = web.message().await;
-    assert!(message.contains("Deployment") && message.contains("conflictPolicy"), "{message}");
+    assert!(
+        message.contains("Deployment") && message.contains("conflictPolicy"),
+        "{message}"
+    );
     assert_eq!(uid(&world, &objects::deployments(), "web").await, before);
 }
 
@@ -43,13 +44,19 @@ async fn recreate_replaces_the_object_and_the_stage_goes_on() {
     let world = World::start("conflict-recreate").await;
     world.publish("web", &[("web.yaml", &relabelled("one"))]).await;
     let rules = json!({ "rules": [{ "target": { "kind": "Deployment" }, "action": "Recreate" }] });
-    let web = stageset("web").stage(policy(stage("web", "web"), rules)).apply(&world).await;
+    let web = stageset("web")
+        .stage(policy(stage("web", "web"), rules))
+        .apply(&world)
+        .await;
     web.until_ready().await;
     let before = uid(&world, &objects::deployments(), "web").await;
 
     let revision = world.publish("web", &[("web.yaml", &relabelled("two"))]).await;
     web.until_rolled_out("web", &revision).await;
-    let after = world.cluster.must_get(&objects::deployments(), &world.namespace, "web").await;
+    let after = world
+        .cluster
+        .must_get(&objects::deployments(), &world.namespace, "web")
+        .await;
     assert_ne!(after["metadata"]["uid"], before.as_str());
     assert_eq!(after["spec"]["selector"]["matchLabels"]["app"], "two");
 }
@@ -58,7 +65,10 @@ async fn recreate_replaces_the_object_and_the_stage_goes_on() {
 async fn a_manifest_the_server_refuses_never_deletes_what_is_there() {
     let world = World::start("conflict-invalid").await;
     world.publish("web", &[("web.yaml", &relabelled("one"))]).await;
-    let web = stageset("web").stage(stage("web", "web").set("force", json!(true))).apply(&world).await;
+    let web = stageset("web")
+        .stage(stage("web", "web").set("force", json!(true)))
+        .apply(&world)
+        .await;
     web.until_ready().await;
     let before = uid(&world, &objects::deployments(), "web").await;
 
@@ -86,12 +96,20 @@ async fn keep_existing_creates_once_and_leaves_alone_afterwards() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broad_recreate_rule_does_not_destroy_a_claim() {
     let world = World::start("conflict-data").await;
-    world.publish("db", &[("claim.yaml", &objects::unbound_claim("data"))]).await;
+    world
+        .publish("db", &[("claim.yaml", &objects::unbound_claim("data"))])
+        .await;
     let rules = json!({ "rules": [{ "target": {}, "action": "Recreate" }] });
-    let db = stageset("db").stage(policy(stage("db", "db"), rules)).apply(&world).await;
+    let db = stageset("db")
+        .stage(policy(stage("db", "db"), rules))
+        .apply(&world)
+        .await;
     db.until_reason("StageFailed").await;
     let message = db.message().await;
-    assert!(message.contains("conflict policy") && message.contains("allowDataLoss"), "{message}");
+    assert!(
+        message.contains("conflict policy") && message.contains("allowDataLoss"),
+        "{message}"
+    );
     assert!(!world.cluster.exists(&objects::claims(), &world.namespace, "data").await);
 }
 
@@ -115,14 +133,26 @@ async fn an_object_can_ask_to_be_left_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ignored_field_stays_with_whoever_sets_it_and_the_rest_is_corrected() {
     let world = World::start("ignore").await;
-    world.publish("web", &[("web.yaml", &deployment("web", "web:1", 1))]).await;
+    world
+        .publish("web", &[("web.yaml", &deployment("web", "web:1", 1))])
+        .await;
     let ignore = json!([{ "paths": ["/spec/replicas"], "target": { "kind": "Deployment" } }]);
-    let web = stageset("web").set("ignore", ignore).stage(stage("web", "web")).apply(&world).await;
+    let web = stageset("web")
+        .set("ignore", ignore)
+        .stage(stage("web", "web"))
+        .apply(&world)
+        .await;
     web.until_ready().await;
     let edit = json!({ "spec": { "replicas": 3, "template": { "spec": { "containers": [{ "name": "main", "image": "edited:1" }] } } } });
-    world.cluster.patch(&objects::deployments(), &world.namespace, "web", edit).await;
+    world
+        .cluster
+        .patch(&objects::deployments(), &world.namespace, "web", edit)
+        .await;
     web.reconcile().await;
-    let live = world.cluster.must_get(&objects::deployments(), &world.namespace, "web").await;
+    let live = world
+        .cluster
+        .must_get(&objects::deployments(), &world.namespace, "web")
+        .await;
     assert_eq!(live["spec"]["replicas"], 3);
     assert_eq!(live["spec"]["template"]["spec"]["containers"][0]["image"], "web:1");
 }
@@ -131,15 +161,23 @@ async fn an_ignored_field_stays_with_whoever_sets_it_and_the_rest_is_corrected()
 async fn what_kubectl_applied_before_is_taken_over() {
     let world = World::start("takeover").await;
     let file = world.scratch("kubectl").join("map.yaml");
-    let old = configmap("app", "old").replace("data:\n", "data:\n  left: behind\n");
+    let old = configmap("app", "old").replace("\ndata:\n", "\ndata:\n  left: behind\n");
     std::fs::write(&file, old).expect("a file");
     let plane = crate::support::ControlPlane::shared().await;
     plane
         .kubectl(&["-n", &world.namespace, "apply", "-f", file.to_str().expect("a path")])
         .expect("kubectl apply");
     world.publish("app", &[("map.yaml", &configmap("app", "new"))]).await;
-    stageset("app").stage(stage("app", "app")).apply(&world).await.until_ready().await;
-    let live = world.cluster.must_get(&objects::configmaps(), &world.namespace, "app").await;
+    stageset("app")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await
+        .until_ready()
+        .await;
+    let live = world
+        .cluster
+        .must_get(&objects::configmaps(), &world.namespace, "app")
+        .await;
     assert_eq!(live["data"], json!({ "value": "new" }));
     let annotations = live["metadata"]["annotations"].to_string();
     assert!(!annotations.contains("last-applied"), "{annotations}");
@@ -150,11 +188,19 @@ async fn two_stagesets_do_not_fight_over_one_object() {
     let world = World::start("foreign").await;
     world.publish("one", &[("map.yaml", &configmap("shared", "one"))]).await;
     world.publish("two", &[("map.yaml", &configmap("shared", "two"))]).await;
-    stageset("one").stage(stage("app", "one")).apply(&world).await.until_ready().await;
+    stageset("one")
+        .stage(stage("app", "one"))
+        .apply(&world)
+        .await
+        .until_ready()
+        .await;
     let two = stageset("two").stage(stage("app", "two")).apply(&world).await;
     two.until_reason("StageFailed").await;
     let message = two.message().await;
-    assert!(message.contains("belongs to StageSet") && message.contains("/one"), "{message}");
+    assert!(
+        message.contains("belongs to StageSet") && message.contains("/one"),
+        "{message}"
+    );
     assert_eq!(world.config_value("shared").await.as_deref(), Some("one"));
 }
 

@@ -122,7 +122,7 @@ impl Checker {
             });
         }
         if TYPE_NAMES.contains(&plain) {
-            return Ok(Type::TypeValue);
+            return Ok(Type::Meta);
         }
         Err(ExprError::UnknownVariable { name: name.to_owned() })
     }
@@ -134,7 +134,7 @@ impl Checker {
                 Some("google.protobuf.Timestamp" | "google.protobuf.Duration")
             )
         {
-            return Ok(Type::TypeValue);
+            return Ok(Type::Meta);
         }
         let operand = self.infer(&select.operand)?;
         match operand {

@@ -16,7 +16,7 @@ pub(super) enum Type {
     Timestamp,
     Duration,
     Optional,
-    TypeValue,
+    Meta,
     /// Only known when evaluated.
     Dyn,
 }
@@ -37,7 +37,7 @@ impl Type {
             Self::Timestamp => "timestamp",
             Self::Duration => "duration",
             Self::Optional => "optional_type",
-            Self::TypeValue => "type",
+            Self::Meta => "type",
             Self::Dyn => "dyn",
         }
     }
@@ -80,7 +80,7 @@ const GLOBAL: [Function; 12] = [
     function("bytes", &[1], Type::Bytes),
     function("bool", &[1], Type::Bool),
     function("dyn", &[1], Type::Dyn),
-    function("type", &[1], Type::TypeValue),
+    function("type", &[1], Type::Meta),
     function("duration", &[1], Type::Duration),
     function("timestamp", &[1], Type::Timestamp),
     function("matches", &[2], Type::Bool),
