@@ -258,7 +258,7 @@ pub struct ReadyChecks {
     /// Waits for these objects only, in place of all applied ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<ObjectRef>,
-    /// Does not wait for the applied objects. checks and exprs are still evaluated. Defaults to false.
+    /// Does not wait for anything: the stage counts as ready once it is applied. Defaults to false.
     #[serde(default, skip_serializing_if = "super::common::is_false")]
     pub disable_wait: bool,
     /// Own rules of readiness for some kinds, in CEL.

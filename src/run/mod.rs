@@ -2,6 +2,8 @@
 //! status, return. Whatever it waits for wakes it again.
 
 mod apply;
+mod attempt;
+mod awaiting;
 mod context;
 mod gates;
 mod judge;

@@ -11,7 +11,7 @@ use super::context::{Context, Memory};
 use super::gates::Windowed;
 use super::judge::Judge;
 use super::notify::Notice;
-use super::outcome::{End, Failure, Missing, Remedy, Stop, Wake};
+use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::variables::Variables;
 use super::{pin, status, verify};
 use crate::api::names::{FINALIZER, annotation};
@@ -20,14 +20,12 @@ use crate::cluster::watch::{Owner, WatchKey};
 use crate::cluster::{Identity, Tenant};
 use crate::rules::backoff::{self, Cadence, RBAC_LADDER};
 use crate::rules::condition::{Situation, conditions, transition};
-use crate::rules::next::{Next, RunFacts, Standing, next};
+use crate::rules::next::Next;
 use crate::rules::spec;
 use crate::source::Artifact;
 
 /// Progress texts are written at most this often (decisions 3.5).
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// Nothing awaited has changed for so long: the stage counts as stuck (decisions 3.4).
-const STUCK_AFTER: Duration = Duration::from_secs(30);
 /// Steps in a row that a stumbling API server may cost before it counts as a failure: about a minute.
 const STUMBLES: u32 = 6;
 
@@ -237,7 +235,7 @@ impl<'a> Pass<'a> {
     }
 
     /// What the unfinished run has pinned, when it pins every stage of the spec.
-    fn pinned(&self) -> Option<Vec<Artifact>> {
+    pub(super) fn pinned(&self) -> Option<Vec<Artifact>> {
         let run = self.status.run.as_ref()?;
         self.set
             .spec
@@ -247,125 +245,11 @@ impl<'a> Pass<'a> {
             .collect()
     }
 
-    async fn next(&mut self, offered: &[Artifact]) -> Result<Next, Stop> {
-        let Some(run) = self.status.run.clone() else {
-            return Ok(next(None, self.settled(), self.requested));
-        };
-        let pinned = self.pinned();
-        let pins_current = pinned
-            .as_ref()
-            .is_some_and(|p| p.len() == offered.len() && p.iter().zip(offered).all(|(a, b)| pin::same(a, b)));
-        // A run that does not pin every stage of the spec cannot go on.
-        let generation_current = Some(run.generation) == self.set.metadata.generation && pinned.is_some();
-        let outdated = !pins_current || !generation_current;
-        self.outdated = outdated;
-        let standing = self.standing(outdated).await?;
-        let facts = RunFacts {
-            attempt: run.attempt,
-            generation_current,
-            pins_current,
-            standing,
-        };
-        Ok(next(Some(facts), false, self.requested))
-    }
-
-    async fn standing(&mut self, outdated: bool) -> Result<Standing, Stop> {
-        let now = Timestamp::now();
-        if let Some(at) = self.position(|s| s.phase == Some(StagePhase::Failed)) {
-            let due = self.retry_due(at, now) || self.appeared(at).await || self.recovered(at).await?;
-            return Ok(Standing::Failed { due });
-        }
-        match self.position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying)) {
-            Some(at) => {
-                let known = self.knows_inputs(at) && self.pinned().is_some();
-                let stuck = outdated && (self.unchanged_for_long(at, now) || self.in_error_wait(at).await?);
-                Ok(Standing::Verifying { stuck, known })
-            }
-            None if self.position(|s| s.phase != Some(StagePhase::Ready)).is_none() => Ok(Standing::Held),
-            None => Ok(Standing::Between),
-        }
-    }
-
-    fn position(&self, of: impl Fn(&StageStatus) -> bool) -> Option<usize> {
-        self.status.stages.iter().position(of)
-    }
-
     /// Whether the objects the stage awaits are known in this process.
     pub(super) fn knows_inputs(&self, at: usize) -> bool {
         let stage = &self.status.stages[at];
         let memory = self.memory.stages.get(&stage.name);
         memory.is_some_and(|m| Some(&m.inputs) == stage.inputs_digest.as_ref())
-    }
-
-    fn retry_due(&self, at: usize, now: Timestamp) -> bool {
-        let since = self.status.stages[at]
-            .step_started_at
-            .as_ref()
-            .map_or(Duration::ZERO, |t| elapsed(t, now));
-        // A timer that fires a moment early must not cost a whole interval.
-        since + Duration::from_millis(50) >= self.retry_wait(at)
-    }
-
-    /// How long a failed stage waits for its next attempt.
-    pub(super) fn retry_wait(&self, at: usize) -> Duration {
-        let cadence = self.cadence();
-        let attempt = self.status.run.as_ref().map_or(1, |r| r.attempt);
-        let rung = u32::try_from(attempt.saturating_sub(1)).unwrap_or(0);
-        if self.memory.missing.contains_key(&self.status.stages[at].name) {
-            return cadence.retry;
-        }
-        match self.memory.remedies.get(&self.status.stages[at].name) {
-            Some(Remedy::Stumble | Remedy::Soon | Remedy::Right) => RBAC_LADDER.wait(rung).min(cadence.retry),
-            Some(Remedy::Change) => cadence.interval,
-            Some(Remedy::Retry) | None => cadence.retry,
-        }
-    }
-
-    /// Whether the right or the kind that a failed stage lacks is there now: asked after 2 s, then less and less often.
-    async fn appeared(&mut self, at: usize) -> bool {
-        let stage = self.set.spec.stages[at].clone();
-        let Some((missing, asked, last)) = self.memory.missing.get(&stage.name).cloned() else {
-            return false;
-        };
-        if last.elapsed() + Duration::from_millis(50) < RBAC_LADDER.wait(asked) {
-            return false;
-        }
-        self.memory.missing.insert(
-            stage.name.clone(),
-            (missing.clone(), asked.saturating_add(1), Instant::now()),
-        );
-        let tenant = self.tenant(&stage);
-        match missing {
-            Missing::Access { verb, target } => tenant.may(verb, &target).await.unwrap_or(false),
-            Missing::Kind { api_version, kind } => tenant.served(&api_version, &kind).await.is_ok(),
-        }
-    }
-
-    /// When a failed stage is to be looked at again.
-    pub(super) fn again_in(&self, at: usize, waited: Duration) -> Duration {
-        let retry = self
-            .retry_wait(at)
-            .saturating_sub(waited)
-            .max(Duration::from_millis(100));
-        match self.memory.missing.get(&self.status.stages[at].name) {
-            Some((_, asked, last)) => retry.min(RBAC_LADDER.wait(*asked).saturating_sub(last.elapsed())),
-            None => retry,
-        }
-    }
-
-    fn unchanged_for_long(&self, at: usize, now: Timestamp) -> bool {
-        let began = self.status.stages[at].step_started_at.as_ref().map(|t| t.0);
-        let last = self.memory.changed_at.into_iter().chain(began).max();
-        last.is_some_and(|last| {
-            now.duration_since(last) >= jiff::SignedDuration::try_from(STUCK_AFTER).unwrap_or_default()
-        })
-    }
-
-    /// When the awaited objects will count as stuck, if nothing changes.
-    pub(super) fn stuck_in(&self, now: Timestamp, began: Timestamp) -> Duration {
-        let last = self.memory.changed_at.map_or(began, |c| c.max(began));
-        let quiet = Duration::try_from(now.duration_since(last)).unwrap_or_default();
-        STUCK_AFTER.saturating_sub(quiet)
     }
 
     async fn start(&mut self, offered: Vec<Artifact>, attempt: i32) -> Result<(), Stop> {
@@ -420,7 +304,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Whether nothing is to be rolled out: the deployed state is what is wanted now.
-    fn settled(&self) -> bool {
+    pub(super) fn settled(&self) -> bool {
         let spec = &self.set.spec;
         self.status.observed_generation == self.set.metadata.generation
             && !self.status.last_applied_revisions.is_empty()

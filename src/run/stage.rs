@@ -9,19 +9,16 @@ use super::apply::Applier;
 use super::context::{Known, StageMemory};
 use super::judge::Judge;
 use super::outcome::{End, Failure, Stop, Wake};
-use super::pass::{Pass, earlier, elapsed};
+use super::pass::Pass;
 use super::record::{Recorder, parent_name};
 use super::render::{self, Rendered};
 use super::verify::{Mode, target_of};
-use crate::api::reason::Class;
 use crate::api::{Stage, StagePhase, StageSetSpec, Step};
 use crate::cluster::{Target, Tenant};
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{DesiredStage, Entries, Entry, ObjectId, applyset_id, find_duplicate_claims, union};
 use crate::rules::readiness::{Overall, Readiness, name_blockers};
 
-/// Verify bound where no timeout is set anywhere (run 18.2).
-const DEFAULT_BOUND: Duration = Duration::from_secs(15 * 60);
 /// Objects a message names at most.
 const NAMED: usize = 5;
 /// While definitions come into force, look again after this time if no watch tells.
@@ -310,7 +307,7 @@ impl Pass<'_> {
     }
 
     /// After a restart, or for objects nobody here has seen: what the stage awaits is built again, and judged anew.
-    async fn relearn(&mut self, at: usize, stage: &Stage) -> Result<(), Failure> {
+    pub(super) async fn relearn(&mut self, at: usize, stage: &Stage) -> Result<(), Failure> {
         let tenant = self.tenant(stage);
         let rendered = self.render(at, stage, &tenant).await?;
         let changed_at = self.status.stages[at]
@@ -331,13 +328,6 @@ impl Pass<'_> {
             .stages
             .insert(stage.name.clone(), StageMemory { inputs, objects });
         Ok(())
-    }
-
-    pub(super) fn watched_mode(&self) -> Mode {
-        match self.since_look() {
-            Some(since) if since < Duration::from_secs(25) => Mode::Watched,
-            _ => Mode::Net,
-        }
     }
 
     /// Judges what the stage awaits.
@@ -379,67 +369,6 @@ impl Pass<'_> {
         }
     }
 
-    /// Looks at the objects the stage awaits.
-    pub(super) async fn look(
-        &mut self,
-        stage: &Stage,
-        tenant: &Tenant,
-        mode: Mode,
-    ) -> Result<super::verify::Look, Failure> {
-        let checks = stage.ready_checks.as_ref();
-        if checks.is_some_and(|c| c.disable_wait) {
-            return Ok(super::verify::Look::default());
-        }
-        let judge = Judge::of(stage, &self.owner.namespace)?;
-        let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
-        let mut needed = std::mem::take(&mut self.needed);
-        let result = match checks.filter(|c| !c.checks.is_empty()) {
-            None => {
-                self.observer(tenant, &judge, mode)
-                    .look(&mut memory.objects, &mut needed, None)
-                    .await
-            }
-            Some(checks) => {
-                let mut named = self.named(&checks.checks, &memory, tenant).await;
-                let covered = memory.objects.iter().filter(|(id, _)| judge.covers(id));
-                named.extend(covered.map(|(id, known)| (id.clone(), known.clone())));
-                self.observer(tenant, &judge, Mode::Net)
-                    .look(&mut named, &mut needed, None)
-                    .await
-            }
-        };
-        self.needed = needed;
-        self.memory.stages.insert(stage.name.clone(), memory);
-        self.memory.looked_at = Some(Instant::now());
-        result
-    }
-
-    /// The objects that `readyChecks.checks` names.
-    async fn named(
-        &self,
-        checks: &[crate::api::ObjectRef],
-        memory: &StageMemory,
-        tenant: &Tenant,
-    ) -> BTreeMap<ObjectId, Known> {
-        let mut out = BTreeMap::new();
-        for check in checks {
-            let api_version = crate::api::common::non_empty(&check.api_version).unwrap_or("v1");
-            let namespaced = tenant
-                .served(api_version, &check.kind)
-                .await
-                .map_or(true, |s| s.namespaced);
-            let namespace = crate::api::common::non_empty(&check.namespace).unwrap_or(&self.owner.namespace);
-            let group = api_version.split_once('/').map_or("", |(g, _)| g);
-            let id = ObjectId::new(if namespaced { namespace } else { "" }, &check.name, group, &check.kind);
-            let known = memory.objects.get(&id).cloned();
-            out.insert(
-                id,
-                known.unwrap_or_else(|| Known::unseen(api_version.to_owned(), Timestamp::now())),
-            );
-        }
-        out
-    }
-
     async fn watch_definitions(&mut self, tenant: &Tenant, stage: &Stage) {
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return;
@@ -467,136 +396,6 @@ impl Pass<'_> {
             },
             wake,
         }
-    }
-
-    /// Bounds a wait: past its bound the stage fails; before it, a timer ends it in time.
-    fn bounded(&mut self, at: usize, stage: &Stage, end: End, operation: &'static str) -> Result<End, Stop> {
-        let now = Timestamp::now();
-        let (bound, origin) = self.bound(stage);
-        let began = self.status.stages[at].step_started_at.clone();
-        let waited = began.as_ref().map_or(Duration::ZERO, |t| elapsed(t, now));
-        let Some(rest) = bound.checked_sub(waited).filter(|r| !r.is_zero()) else {
-            let waiting = self.status.stages[at].waiting_for.clone().unwrap_or_default();
-            let message = format!("timeout waiting for: {waiting} (bound {bound:?}, from {origin})");
-            return self.failed(at, Failure::retried(operation, message));
-        };
-        let began = began.map_or(now, |t| t.0);
-        let mut wake = earlier(end.wake, rest);
-        if self.outdated {
-            // Something newer waits: whether this stage is stuck has to be known soon.
-            let stuck = self.stuck_in(now, began).max(Duration::from_millis(100));
-            wake = earlier(wake, stuck.min(Duration::from_secs(2)));
-        }
-        Ok(End { wake, ..end })
-    }
-
-    /// The bound of the verify phase and the field it comes from.
-    pub(super) fn bound(&self, stage: &Stage) -> (Duration, &'static str) {
-        let read = |d: Option<&crate::api::Duration>| crate::rules::duration::set(d.map(|d| d.0.as_str()));
-        let checks = stage.ready_checks.as_ref().and_then(|c| c.timeout.as_ref());
-        read(checks)
-            .map(|d| (d, "readyChecks.timeout"))
-            .or_else(|| read(stage.timeout.as_ref()).map(|d| (d, "the stage's timeout")))
-            .or_else(|| read(self.set.spec.timeout.as_ref()).map(|d| (d, "spec.timeout")))
-            .unwrap_or((DEFAULT_BOUND, "the default"))
-    }
-
-    /// Whether what a failed verify waited for has turned ready by itself.
-    pub(super) async fn recovered(&mut self, at: usize) -> Result<bool, Stop> {
-        if self.status.stages[at].step != Some(Step::Verify) {
-            return Ok(false);
-        }
-        let stage = self.set.spec.stages[at].clone();
-        if !self.knows_inputs(at) && self.relearn(at, &stage).await.is_err() {
-            return Ok(false);
-        }
-        let tenant = self.tenant(&stage);
-        let mode = self.watched_mode();
-        Ok(matches!(
-            self.look(&stage, &tenant, mode).await.map(|l| l.overall()),
-            Ok(Overall::Ready)
-        ))
-    }
-
-    /// Whether a pod behind something awaited is in an error wait.
-    pub(super) async fn in_error_wait(&mut self, at: usize) -> Result<bool, Stop> {
-        if !self.knows_inputs(at) {
-            return Ok(false);
-        }
-        let stage = self.set.spec.stages[at].clone();
-        let tenant = self.tenant(&stage);
-        let (Ok(look), Ok(judge)) = (
-            self.look(&stage, &tenant, Mode::Watched).await,
-            Judge::of(&stage, &self.owner.namespace),
-        ) else {
-            return Ok(false);
-        };
-        let Some(memory) = self.memory.stages.get(&stage.name) else {
-            return Ok(false);
-        };
-        Ok(self
-            .observer(&tenant, &judge, Mode::Watched)
-            .error_wait(&look.awaited, &memory.objects)
-            .await
-            .is_some())
-    }
-
-    /// A failed run that waits for its next attempt: nothing is done, and the conditions say why.
-    pub(super) async fn rest(&mut self) -> Result<End, Stop> {
-        let Some(at) = self
-            .status
-            .stages
-            .iter()
-            .position(|s| s.phase == Some(StagePhase::Failed))
-        else {
-            return self.stages().await;
-        };
-        let entry = &self.status.stages[at];
-        let waited = entry
-            .step_started_at
-            .as_ref()
-            .map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
-        let message = self
-            .stored_message()
-            .unwrap_or_else(|| format!("stage \"{}\" {}", entry.name, entry.message.clone().unwrap_or_default()));
-        let terminal = self.set.status.as_ref().is_some_and(|s| {
-            s.conditions
-                .iter()
-                .any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
-        });
-        let reason = self.stored_reason().unwrap_or(crate::api::Reason::StageFailed);
-        let wake = Wake::In(self.again_in(at, waited));
-        Ok(End {
-            situation: if terminal {
-                Situation::Terminal { reason, message }
-            } else {
-                Situation::Failed { reason, message }
-            },
-            wake,
-        })
-    }
-
-    /// What Ready says of the failure already.
-    fn stored_message(&self) -> Option<String> {
-        self.stored_reason()?;
-        let conditions = &self.set.status.as_ref()?.conditions;
-        let told = conditions.iter().find(|c| {
-            matches!(
-                c.type_.as_str(),
-                crate::rules::condition::RECONCILING | crate::rules::condition::STALLED
-            )
-        })?;
-        Some(told.message.clone())
-    }
-
-    fn stored_reason(&self) -> Option<crate::api::Reason> {
-        let status = self.set.status.as_ref()?;
-        let ready = status
-            .conditions
-            .iter()
-            .find(|c| c.type_ == crate::rules::condition::READY)?;
-        crate::api::Reason::from_word(&ready.reason)
-            .filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))
     }
 }
 
