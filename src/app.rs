@@ -132,13 +132,16 @@ async fn run(config: Config) -> Result<(), String> {
         () = stop.cancelled() => {}
     }
     tracing::info!(logger = "setup", "shutting down");
-    if tokio::time::timeout(DRAIN, working).await.is_err() {
-        tracing::warn!(
-            logger = "setup",
-            "steps were still running after the drain timeout; they resume at the next start"
-        );
+    // The lease is kept while steps drain: a successor must not begin beside them.
+    tokio::select! {
+        drained = tokio::time::timeout(DRAIN, &mut working) => {
+            if drained.is_err() {
+                tracing::warn!(logger = "setup", "steps were still running after the drain timeout; they resume at the next start");
+            }
+            Ok(())
+        }
+        () = lease.keep(), if ctx.config.leader_elect => Err("the lease was lost while steps were ending".into()),
     }
-    Ok(())
 }
 
 fn context(

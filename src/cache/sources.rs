@@ -110,6 +110,15 @@ impl Sources {
         tokio::spawn(async move { this.run(api_version, kind, patience).await });
     }
 
+    /// A kind that counted as missing is served after all: its watch may begin.
+    fn revive(&self, api_version: &str, kind: &str) {
+        let id = (group_of(api_version).to_owned(), kind.to_owned());
+        let mut state = self.lock();
+        if matches!(state.watches.get(&id), Some((WatchState::Missing, _))) {
+            state.watches.remove(&id);
+        }
+    }
+
     /// A CustomResourceDefinition was established: kinds that waited for it are watched now.
     pub fn established(self: &Arc<Self>, group: &str, kind: &str) {
         let waiting = {
@@ -140,6 +149,7 @@ impl Sources {
             .kinds()
             .resolve(&self.cluster.own_client(), api_version, &key.kind)
             .await?;
+        self.revive(api_version, &key.kind);
         self.engage(api_version, &key.kind);
         if self.covers(key) {
             return Ok(self.lock().objects.get(key).cloned());

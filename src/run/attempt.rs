@@ -51,6 +51,14 @@ impl Pass<'_> {
                 Ok(Standing::Verifying { stuck, known })
             }
             None if self.position(|s| s.phase != Some(StagePhase::Ready)).is_none() => Ok(Standing::Held),
+            None if let Some(at) =
+                self.position(|s| s.phase == Some(StagePhase::Applying) && s.waiting_for.is_some()) =>
+            {
+                Ok(Standing::Verifying {
+                    stuck: outdated && self.unchanged_for_long(at, now),
+                    known: false,
+                })
+            }
             None => Ok(Standing::Between),
         }
     }

@@ -163,14 +163,14 @@ impl Pass<'_> {
         let newer = self.differs_from(&offered);
         let gate = window::gate(&windows, scope, newer, overridden, Timestamp::now());
         let Gate::Held { next_opening } = gate else {
-            if overridden {
-                self.status.last_handled_update_override = token;
-            }
+            // Used up by the run that begins with it, not by a pass that comes to nothing.
+            self.update_token = token.filter(|_| overridden);
             self.status.pending_update = None;
             return Windowed::Open(offered);
         };
+        let begun_by_override = token.is_some() && token == self.status.last_handled_update_override;
         if let Some(run) = &self.status.run
-            && scope != Scope::All
+            && (scope != Scope::All || begun_by_override)
         {
             let pinned = spec
                 .stages

@@ -47,6 +47,8 @@ pub struct Pass<'a> {
     pub(super) requested: bool,
     /// Something newer than the unfinished run waits.
     pub(super) outdated: bool,
+    /// A fresh override of the update windows, to be recorded once it has had its effect.
+    pub(super) update_token: Option<String>,
     /// An update is held: what was applied last is looked after meanwhile.
     pub(super) holding: bool,
     /// A record was rebuilt in this pass: nothing is pruned before the next.
@@ -79,6 +81,7 @@ impl<'a> Pass<'a> {
             variables: Vec::new(),
             requested: false,
             outdated: false,
+            update_token: None,
             holding: false,
             prune_deferred: false,
             needed: HashSet::new(),
@@ -135,13 +138,23 @@ impl<'a> Pass<'a> {
             Err((at, failure)) => return self.failed(at, failure),
         }
         match self.next(&offered).await? {
-            Next::Steady => self.steady().await,
+            Next::Steady => {
+                self.use_up_override();
+                self.steady().await
+            }
             Next::Rest => self.rest().await,
             Next::Resume => self.stages().await,
             Next::Start { attempt } => {
+                self.use_up_override();
                 self.start(offered, attempt).await?;
                 self.stages().await
             }
+        }
+    }
+
+    fn use_up_override(&mut self) {
+        if let Some(token) = self.update_token.take() {
+            self.status.last_handled_update_override = Some(token);
         }
     }
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::outcome::{End, Failure, Stop, Wake};
+use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::pass::{Pass, jittered};
 use super::record::{self, Record};
+use super::status;
 use super::target::{of_record, same_reference};
 use super::verify::target_of;
 use crate::api::Reason;
@@ -39,6 +40,10 @@ impl Pass<'_> {
         self.status.last_applied_revisions = self.artifacts.iter().map(|a| (a.key(), a.revision.clone())).collect();
         let newer = self.status.last_attempted_revisions != self.status.last_applied_revisions;
         self.status.run = None;
+        for entry in &mut self.status.stages {
+            entry.message = None;
+            entry.waiting_for = None;
+        }
         self.memory.full_at = Some(std::time::Instant::now());
         tracing::info!(stages = self.status.stages.len(), ready = true, "StageSet synced");
         let again = newer || self.prune_deferred;
@@ -56,11 +61,11 @@ impl Pass<'_> {
     }
 
     pub(super) fn failed_prune(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
-        let phase = self.status.stages[at].phase.clone();
+        let before = self.status.stages[at].clone();
         let message = failure.message.clone();
         let end = self.failed(at, failure)?;
         // The stage itself is as it should be; only what left it is not gone yet.
-        self.status.stages[at].phase = phase;
+        self.status.stages[at] = before;
         self.status.stages[at].message = Some(message);
         Ok(End {
             wake: Wake::In(self.cadence().retry.min(crate::rules::backoff::RBAC_LADDER.last)),
@@ -166,6 +171,20 @@ impl Pass<'_> {
         Some(self.prune_held(hold.to_string()))
     }
 
+    /// Says in the status that fewer entries are to be expected before the record shrinks, so that a crash between the
+    /// two does not look like a lost inventory.
+    async fn announce_shrink(&mut self, at: usize, entries: usize) -> Result<(), Failure> {
+        let entry = &mut self.status.stages[at];
+        entry.entries_count = i64::try_from(entries).ok();
+        entry.shards = None;
+        let written = status::write(self.ctx, self.owner, &self.set, &self.status, self.memory).await;
+        self.set = written.map_err(|stop| Failure {
+            remedy: Remedy::Stumble,
+            ..Failure::retried("prune", stop.to_string())
+        })?;
+        Ok(())
+    }
+
     /// Deletes what left one stage, on the cluster and as the account it was applied with. `Some` when that has to be
     /// confirmed first.
     async fn prune_stage(&mut self, plan: &StagePrune, record: &Record) -> Result<Option<End>, Failure> {
@@ -194,6 +213,9 @@ impl Pass<'_> {
         match position {
             Some(at) => {
                 let stage = self.set.spec.stages[at].clone();
+                if kept.len() < record.entries().len() {
+                    self.announce_shrink(at, kept.len()).await?;
+                }
                 let shards = self.recorder(at, &stage).write(&kept).await;
                 let shards = shards.map_err(|e| Failure::of_request("prune", &e))?;
                 let entry = &mut self.status.stages[at];

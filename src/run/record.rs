@@ -147,14 +147,25 @@ impl Recorder<'_> {
                 ShardWrite::Delete { name } => self.delete(name).await?,
             }
         }
-        if writes.is_empty() && self.header_changed(stored) {
-            for shard in &stored.shards {
+        if (writes.is_empty() && self.header_changed(stored)) || self.has_old_owner() {
+            for shard in &of_stage(self.ctx, self.owner, self.stage).shards {
                 let entries: Vec<RawEntry> = self.raw(shard);
                 self.put(shard.index.unwrap_or_default(), &shard.name, &entries, wanted)
                     .await?;
             }
         }
         Ok(())
+    }
+
+    /// Whether a shard still names a StageSet of this name that is gone: the collector would take it away.
+    fn has_old_owner(&self) -> bool {
+        let shards = self.ctx.inventories.of(self.owner);
+        shards.iter().filter(|s| stage_of(s) == Some(self.stage)).any(|shard| {
+            let owners = shard.metadata.owner_references.iter().flatten();
+            !owners
+                .into_iter()
+                .any(|o| Some(&o.uid) == self.set.metadata.uid.as_ref())
+        })
     }
 
     fn header_changed(&self, stored: &Record) -> bool {

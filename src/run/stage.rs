@@ -45,6 +45,7 @@ impl Pass<'_> {
             }
             let inputs = self.inputs(at);
             if self.is_done(at, &inputs) {
+                self.keep_watching(stage);
                 continue;
             }
             if let Err(failure) = self.variables[at].clone() {
@@ -56,6 +57,21 @@ impl Pass<'_> {
             }
         }
         self.conclude().await
+    }
+
+    /// Keeps the watches of a stage that is through: what breaks behind the run's back is noticed all the same.
+    fn keep_watching(&mut self, stage: &Stage) {
+        let tenant = self.tenant(stage);
+        let Some(memory) = self.memory.stages.get(&stage.name) else {
+            return;
+        };
+        for (id, known) in &memory.objects {
+            let target = target_of(id, &known.api_version);
+            let namespaced = !id.namespace.is_empty();
+            let key =
+                crate::cluster::watch::WatchKey::of(tenant.cluster().key(), tenant.identity(), &target, namespaced);
+            self.needed.insert(key);
+        }
     }
 
     /// Whether the spec has changed since the run began.
@@ -99,11 +115,20 @@ impl Pass<'_> {
             self.enter(at, StagePhase::Applying, Step::Apply);
         }
         let artifact = self.artifacts[at].clone();
+        let stored = self.set.status.as_ref().and_then(|s| s.stages.get(at));
+        let announced = stored.is_some_and(|s| {
+            s.step == Some(Step::Apply)
+                && s.phase == Some(StagePhase::Applying)
+                && s.inputs_digest.as_deref() == Some(&inputs)
+                && s.attempted_digest.as_deref() == Some(&artifact.digest)
+        });
         let entry = &mut self.status.stages[at];
         entry.attempted_revision = Some(artifact.revision.clone());
         entry.attempted_digest = Some(artifact.digest.clone());
         entry.inputs_digest = Some(inputs.clone());
-        self.write_intent(at).await?;
+        if !announced {
+            self.write_intent(at).await?;
+        }
         let tenant = self.tenant(stage);
         match self.apply_objects(at, stage, &tenant, inputs).await {
             Err(failure) => Ok(Flow::End(self.failed(at, failure)?)),
@@ -176,7 +201,14 @@ impl Pass<'_> {
             inputs: if complete { inputs } else { String::new() },
             objects: known,
         };
-        self.memory.changed_at = Some(Timestamp::now());
+        let moved = |r: &super::apply::Report| {
+            r.changed
+                .iter()
+                .any(|(_, c)| matches!(c, super::apply::Change::Created | super::apply::Change::Configured))
+        };
+        if report.as_ref().is_ok_and(moved) {
+            self.memory.changed_at = Some(Timestamp::now());
+        }
         report.map(|r| r.waiting)
     }
 

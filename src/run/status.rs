@@ -73,10 +73,8 @@ async fn refresh(ctx: &Context, owner: &Owner) -> Result<(), Stop> {
     let tenant = ctx.cluster.tenant(Identity::Controller);
     match tenant.get(&target(owner)).await? {
         Some(object) => observe(ctx, owner, object).map(|_| ()),
-        None => {
-            ctx.sets.remove(owner, None);
-            Err(Stop::Gone)
-        }
+        // The watch reports it too, and cleans up.
+        None => Err(Stop::Gone),
     }
 }
 
@@ -85,6 +83,11 @@ fn observe(ctx: &Context, owner: &Owner, object: Value) -> Result<Arc<StageSet>,
         what: format!("read back {owner}"),
         source,
     })?;
+    let finalizers = set.metadata.finalizers.as_ref();
+    if set.metadata.deletion_timestamp.is_some() && finalizers.is_none_or(Vec::is_empty) {
+        // The watch may have reported its end already: it must not come back into the cache.
+        return Err(Stop::Gone);
+    }
     crate::cache::trim(&mut set);
     let change = ctx.sets.observe(set);
     ctx.hub.wake_all(&change.dependents);

@@ -112,11 +112,11 @@ impl Pass<'_> {
 
     /// A stage that cannot be looked after just now: the release stays, and Ready says what is wrong.
     fn failed_care(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
-        let phase = self.status.stages[at].phase.clone();
-        let step = self.status.stages[at].step.clone();
+        let before = self.status.stages[at].clone();
         let end = self.failed(at, failure)?;
-        self.status.stages[at].phase = phase;
-        self.status.stages[at].step = step;
+        let message = self.status.stages[at].message.take();
+        self.status.stages[at] = before;
+        self.status.stages[at].message = message;
         Ok(End {
             wake: Wake::In(self.cadence().retry.min(crate::rules::backoff::RBAC_LADDER.last)),
             ..end
@@ -181,6 +181,7 @@ impl Pass<'_> {
                 Some((ObjectId::of(&object)?, object))
             })
             .collect();
+        Self::forget_unrendered(memory, &sent);
         let ignore = super::treatment::ignore(&self.set.spec, stage)?;
         let observer = verify::Observer {
             ignore: &ignore,
@@ -312,6 +313,11 @@ impl Pass<'_> {
             .insert(stage.name.clone(), StageMemory { inputs, objects });
     }
 
+    /// What was recalled from a record may hold more than is rendered; only a build can tell.
+    fn forget_unrendered(memory: &mut StageMemory, sent: &HashMap<ObjectId, Value>) {
+        memory.objects.retain(|id, _| sent.contains_key(id));
+    }
+
     /// Keeps the stage's phase true to what was seen; Ready only follows once the bound has run out.
     fn health(&mut self, at: usize, stage: &Stage, look: &Look) -> Health {
         let judge = Judge::of(stage, &self.owner.namespace).ok();
@@ -325,6 +331,10 @@ impl Pass<'_> {
                 if self.status.stages[at].phase != Some(StagePhase::Ready) {
                     self.enter(at, StagePhase::Ready, Step::Done);
                 }
+                if !self.holding {
+                    self.status.stages[at].message = None;
+                }
+                self.status.stages[at].waiting_for = None;
                 return Health::Good;
             }
         };

@@ -51,6 +51,7 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner, set: Arc<StageSet>, memory:
     }
     let mut stages = record::all(ctx, owner);
     stages.sort_by(|(a, _), (b, _)| b.position.cmp(&a.position).then_with(|| a.name.cmp(&b.name)));
+    let mut denied: Option<(&str, Error)> = None;
     for (stored, record) in &stages {
         match tear_down(ctx, owner, &set, stored, record, memory).await {
             Torn::Gone => {}
@@ -64,6 +65,10 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner, set: Arc<StageSet>, memory:
                 }
                 return hold_progress(ctx, owner, &set, memory, message, Wake::In(wake)).await;
             }
+            // What may not be deleted holds nothing else back: the rest goes, then the teardown gives up.
+            Torn::Failed(error) if error.is_forbidden() => {
+                denied.get_or_insert((&stored.name, error));
+            }
             Torn::Failed(error) => return failed(ctx, owner, &set, memory, &stored.name, error).await,
             Torn::Unreachable(error) => {
                 let message = format!("stage \"{}\" connect to target cluster: {error}", stored.name);
@@ -74,7 +79,10 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner, set: Arc<StageSet>, memory:
             }
         }
     }
-    drop_finalizer(ctx, owner, &set).await
+    match denied {
+        Some((stage, error)) => failed(ctx, owner, &set, memory, stage, error).await,
+        None => drop_finalizer(ctx, owner, &set).await,
+    }
 }
 
 fn protected(set: &StageSet) -> bool {
