@@ -515,8 +515,6 @@ impl<'t> Engine<'t> {
 
     fn read_from(&self, resource: &mut Resource, path: &str) {
         if self.tracks {
-            // The reference writes this into the annotations, which turns all of them into text.
-            resource.coerce_annotations(|_| true);
             let origin = Origin {
                 path: path.to_owned(),
                 ..Origin::default()
@@ -531,6 +529,7 @@ impl<'t> Engine<'t> {
 
 /// The first origin is where a resource comes from, later ones are transformations.
 fn record(resource: &mut Resource, origin: &Origin) {
+    // The reference writes this into the annotations, which turns all of them into text.
     resource.coerce_annotations(|_| true);
     let provenance = resource.origin.get_or_insert_default();
     if provenance.origin.is_none() {
