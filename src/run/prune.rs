@@ -40,6 +40,7 @@ impl Pass<'_> {
         self.status.last_applied_revisions = self.artifacts.iter().map(|a| (a.key(), a.revision.clone())).collect();
         let newer = self.status.last_attempted_revisions != self.status.last_applied_revisions;
         self.status.run = None;
+        self.count_records();
         for entry in &mut self.status.stages {
             entry.message = None;
             entry.waiting_for = None;
@@ -169,6 +170,16 @@ impl Pass<'_> {
             .check(plan, revision, self.annotation(annotation::CONFIRM_PRUNE))
             .err()?;
         Some(self.prune_held(hold.to_string()))
+    }
+
+    /// Brings the counts in the status in line with the records: a crash may have come between the two.
+    pub(super) fn count_records(&mut self) {
+        for at in 0..self.status.stages.len() {
+            let recorded = record::of_stage(self.ctx, self.owner, &self.status.stages[at].name);
+            let entry = &mut self.status.stages[at];
+            entry.entries_count = i64::try_from(recorded.entries().len()).ok();
+            entry.shards = i32::try_from(recorded.shards.len()).ok();
+        }
     }
 
     /// Says in the status that fewer entries are to be expected before the record shrinks, so that a crash between the

@@ -70,7 +70,7 @@ impl Pass<'_> {
         if self.has_leftovers() {
             let last = spec.stages.len().saturating_sub(1);
             match self.prune().await {
-                Ok(None) => {}
+                Ok(None) => self.count_records(),
                 Ok(Some(held)) => return Ok(held),
                 Err(failure) => return self.failed_prune(last, failure),
             }
