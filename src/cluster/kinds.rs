@@ -55,21 +55,6 @@ impl Kinds {
         })
     }
 
-    /// The same for any served version of a group and kind; the server's preferred one first.
-    ///
-    /// # Errors
-    /// As [`Kinds::resolve`].
-    pub async fn resolve_any_version(&self, client: &kube::Client, group: &str, kind: &str) -> Result<Served, Error> {
-        if let Some(found) = self.first(group, kind) {
-            return Ok(found);
-        }
-        self.refresh(client).await?;
-        self.first(group, kind).ok_or_else(|| Error::UnknownKind {
-            api_version: group.to_owned(),
-            kind: kind.to_owned(),
-        })
-    }
-
     /// Every namespaced kind known, at its preferred version: API version and kind.
     pub fn namespaced(&self) -> Vec<(String, String)> {
         let Ok(table) = self.table.read() else {
@@ -109,11 +94,6 @@ impl Kinds {
         let table = self.table.read().ok()?;
         let versions = table.kinds.get(&(group.to_owned(), kind.to_owned()))?;
         versions.iter().find(|s| s.version == version).cloned()
-    }
-
-    fn first(&self, group: &str, kind: &str) -> Option<Served> {
-        let table = self.table.read().ok()?;
-        table.kinds.get(&(group.to_owned(), kind.to_owned()))?.first().cloned()
     }
 
     async fn refresh(&self, client: &kube::Client) -> Result<(), Error> {
