@@ -114,11 +114,21 @@ impl Error {
         })
     }
 
+    /// The object does not have the shape of its kind. The API server answers a server-side apply of such an object
+    /// with 500, without a reason, although asking again cannot help; only its text tells it from a stumble.
+    pub fn is_malformed(&self) -> bool {
+        self.status().is_some_and(|s| {
+            s.code == 500 && s.reason.is_empty() && s.message.starts_with("failed to create typed patch object")
+        })
+    }
+
     /// Trying the same request again soon may succeed without anybody changing anything.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Timeout { .. } | Self::Transport { .. } | Self::Decode { .. } | Self::Busy { .. } => true,
-            Self::Api { status, .. } => matches!(status.code, 408 | 429) || status.code >= 500 || self.is_conflict(),
+            Self::Api { status, .. } => {
+                matches!(status.code, 408 | 429) || (status.code >= 500 && !self.is_malformed()) || self.is_conflict()
+            }
             Self::UnknownKind { .. }
             | Self::Incomplete { .. }
             | Self::Refused { .. }

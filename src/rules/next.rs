@@ -18,6 +18,8 @@ pub enum Standing {
     },
     /// Every stage is through; what is left, the prune, is held or failed.
     Held,
+    /// The API server keeps stumbling over a step; nothing is decided yet.
+    Stumbling,
     /// Anything else: interrupted between two steps.
     Between,
 }
@@ -63,7 +65,9 @@ pub fn next(run: Option<RunFacts>, settled: bool, requested: bool) -> Next {
     };
     let outdated = !run.generation_current || !run.pins_current;
     match run.standing {
-        Standing::Failed { .. } | Standing::Held | Standing::Verifying { stuck: true, .. } if outdated => {
+        Standing::Failed { .. } | Standing::Held | Standing::Stumbling | Standing::Verifying { stuck: true, .. }
+            if outdated =>
+        {
             Next::Start { attempt: 1 }
         }
         Standing::Failed { due } if due || requested => Next::Start {
@@ -73,7 +77,7 @@ pub fn next(run: Option<RunFacts>, settled: bool, requested: bool) -> Next {
         Standing::Verifying { known, .. } if !run.generation_current && !known => Next::Start { attempt: 1 },
         Standing::Verifying { .. } => Next::Resume,
         Standing::Between if !run.generation_current => Next::Start { attempt: 1 },
-        Standing::Between | Standing::Held => Next::Resume,
+        Standing::Between | Standing::Stumbling | Standing::Held => Next::Resume,
     }
 }
 
@@ -146,6 +150,17 @@ mod tests {
             next(run(Standing::Held, false, true), false, false),
             Next::Start { attempt: 1 }
         );
+    }
+
+    #[test]
+    fn a_run_that_the_server_holds_up_gives_way_to_something_newer() {
+        assert_eq!(next(run(Standing::Stumbling, true, true), false, false), Next::Resume);
+        for (generation, pins) in [(true, false), (false, true), (false, false)] {
+            assert_eq!(
+                next(run(Standing::Stumbling, generation, pins), false, false),
+                Next::Start { attempt: 1 }
+            );
+        }
     }
 
     #[test]

@@ -59,6 +59,7 @@ impl Pass<'_> {
                     known: false,
                 })
             }
+            None if self.memory.undecided > 0 => Ok(Standing::Stumbling),
             None => Ok(Standing::Between),
         }
     }

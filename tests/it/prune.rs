@@ -1,6 +1,9 @@
 //! What leaves the render leaves the cluster, and nothing else does.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
@@ -227,9 +230,15 @@ async fn a_failed_apply_is_recorded() {
             .publish("app", &[("a.yaml", &configmap("a", "1")), ("z.yaml", bad)])
             .await;
         let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+        let begun = Instant::now();
         let ready = shop.until_reason("StageFailed").await;
         let message = ready["message"].as_str().unwrap_or_default();
         assert!(message.contains("stage \"app\" apply"), "{message}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "an object the server will never take is no stumble of the server: {:?}",
+            begun.elapsed()
+        );
         assert!(
             shop.recorded_configmaps("app").await.contains("a"),
             "{:?}",

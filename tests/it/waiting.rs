@@ -6,7 +6,7 @@ use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Match, World, look,
+    Match, When, World, look,
     objects::{self, configmap, unbound_claim, widget},
     stageset::{condition_of, stage, stage_of, stageset},
 };
@@ -157,6 +157,29 @@ async fn a_failed_revision_is_replaced_within_a_second() {
         !world.cluster.exists(&objects::widgets(), &world.namespace, "bad").await,
         "the bad object is pruned"
     );
+}
+
+/// What the API server cannot answer for is given up for something newer, long before it counts as a failure.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revision_the_server_stumbles_over_is_replaced() {
+    let world = World::builder("replace-stumble").alone().start().await;
+    let unlucky = Match::any().resource("configmaps").name("unlucky");
+    world.proxy.fail(unlucky.clone(), When::Always, 500);
+    let manifest = configmap("unlucky", "1");
+    world.publish("app", &[("c.yaml", &manifest)]).await;
+    let set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    look(Duration::from_secs(30), || async {
+        match world.proxy.all().matching(&unlucky).count() {
+            0..3 => Err("not asked for yet".to_owned()),
+            _ => Ok(()),
+        }
+    })
+    .await
+    .expect("the controller tries");
+    let took = time_to_replace(&world, "app", "good").await;
+    assert!(took < Duration::from_secs(1), "it took {took:?}");
+    world.proxy.heal();
+    set.until_ready().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
