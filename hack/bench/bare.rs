@@ -69,7 +69,8 @@ impl One {
         let finalizer = json!({"metadata": {"finalizers": ["stages.metio.wtf/finalizer"]}});
         self.write("PATCH", &set, MERGE, false, &finalizer).await?;
         let status = format!("{set}/status");
-        self.write("PATCH", &status, MERGE, false, &self.status("Unknown")).await?;
+        self.write("PATCH", &status, MERGE, false, &self.status("Unknown"))
+            .await?;
         let inventories = format!("{SETS}/{}/stageinventories", self.namespace);
         self.write("POST", &inventories, "application/json", false, &self.inventory())
             .await?;
@@ -85,7 +86,11 @@ impl One {
     }
 
     async fn write(&self, method: &str, path: &str, content: &str, as_tenant: bool, body: &Value) -> Result<()> {
-        let query = if content == APPLY { "?fieldManager=bare&force=true" } else { "?fieldManager=bare" };
+        let query = if content == APPLY {
+            "?fieldManager=bare&force=true"
+        } else {
+            "?fieldManager=bare"
+        };
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{path}{query}"))
@@ -128,7 +133,12 @@ impl One {
     }
 
     fn inventory(&self) -> Value {
-        let ids = ["a-{}__ConfigMap", "b-{}__ConfigMap", "{}__ServiceAccount", "{}__Service"];
+        let ids = [
+            "a-{}__ConfigMap",
+            "b-{}__ConfigMap",
+            "{}__ServiceAccount",
+            "{}__Service",
+        ];
         let id = |pattern: &str| format!("{}_{}", self.namespace, pattern.replace("{}", &self.name));
         let entries: Vec<Value> = ids.iter().map(|p| json!({"id": id(p), "v": "v1"})).collect();
         json!({"apiVersion": "stages.metio.wtf/v1", "kind": "StageInventory",

@@ -380,6 +380,7 @@ impl Applier<'_> {
             settles_at: verdict.settles_at,
             changed_at,
             skipped: false,
+            alone: false,
         }
     }
 
@@ -500,6 +501,7 @@ impl Known {
             settles_at: None,
             changed_at: Timestamp::now(),
             skipped: true,
+            alone: false,
         }
     }
 }

@@ -41,7 +41,10 @@ impl Pass<'_> {
     pub(super) async fn standing(&mut self, outdated: bool) -> Result<Standing, Stop> {
         let now = Timestamp::now();
         if let Some(at) = self.position(|s| s.phase == Some(StagePhase::Failed)) {
-            let due = self.retry_due(at, now) || self.appeared(at).await || self.recovered(at).await?;
+            let due = self.retry_due(at, now)
+                || self.other_inputs(at)
+                || self.appeared(at).await
+                || self.recovered(at).await?;
             return Ok(Standing::Failed { due });
         }
         match self.position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying)) {
@@ -66,6 +69,12 @@ impl Pass<'_> {
 
     pub(super) fn position(&self, of: impl Fn(&StageStatus) -> bool) -> Option<usize> {
         self.status.stages.iter().position(of)
+    }
+
+    /// Whether a failed stage would be built from something else now, such as a variable that was corrected.
+    fn other_inputs(&self, at: usize) -> bool {
+        let failed_with = self.memory.failed_inputs.get(&self.status.stages[at].name);
+        failed_with.is_some_and(|inputs| *inputs != self.inputs(at))
     }
 
     fn retry_due(&self, at: usize, now: Timestamp) -> bool {

@@ -1,17 +1,18 @@
 //! Waiting for a stage: what is looked at, how long, and what a failed run rests on (run 18).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
 use super::context::{Known, StageMemory};
 use super::judge::Judge;
+use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
 use super::verify::Mode;
 use crate::api::reason::Class;
-use crate::api::{Stage, StagePhase, Step};
+use crate::api::{Reason, Stage, StagePhase, Step};
 use crate::cluster::Tenant;
 use crate::rules::condition::Situation;
 use crate::rules::inventory::ObjectId;
@@ -49,14 +50,24 @@ impl Pass<'_> {
                     .await
             }
             Some(checks) => {
-                let mut named = self.named(&checks.checks, &memory, tenant).await;
+                let mut awaited = self.named(&checks.checks, &memory, tenant).await;
                 let covered = memory.objects.iter().filter(|(id, _)| judge.covers(id));
-                named.extend(covered.map(|(id, known)| (id.clone(), known.clone())));
-                self.observer(tenant, &judge, Mode::Net)
-                    .look(&mut named, &mut needed, None)
-                    .await
+                awaited.extend(covered.map(|(id, known)| (id.clone(), known.clone())));
+                // Objects of others were not learned by applying them.
+                let mode = if mode == Mode::JustApplied { Mode::Net } else { mode };
+                let look = self
+                    .observer(tenant, &judge, mode)
+                    .look(&mut awaited, &mut needed, None)
+                    .await;
+                let (named, own) = awaited.into_iter().partition(|(_, known)| known.alone);
+                memory.named = named;
+                memory.objects.extend::<BTreeMap<_, _>>(own);
+                look
             }
         };
+        if let Ok(look) = &result {
+            self.tell_denied(stage, &look.denied);
+        }
         self.needed = needed;
         self.memory.stages.insert(stage.name.clone(), memory);
         self.memory.looked_at = Some(Instant::now());
@@ -80,11 +91,12 @@ impl Pass<'_> {
             let namespace = crate::api::common::non_empty(&check.namespace).unwrap_or(&self.owner.namespace);
             let group = api_version.split_once('/').map_or("", |(g, _)| g);
             let id = ObjectId::new(if namespaced { namespace } else { "" }, &check.name, group, &check.kind);
-            let known = memory.objects.get(&id).cloned();
-            out.insert(
-                id,
-                known.unwrap_or_else(|| Known::unseen(api_version.to_owned(), Timestamp::now())),
-            );
+            let own = memory.objects.get(&id).filter(|known| !known.skipped);
+            let known = own.or(memory.named.get(&id)).cloned().unwrap_or_else(|| Known {
+                alone: true,
+                ..Known::unseen(api_version.to_owned(), Timestamp::now())
+            });
+            out.insert(id, known);
         }
         out
     }
@@ -122,11 +134,33 @@ impl Pass<'_> {
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return Ok(false);
         };
+        let known: BTreeMap<ObjectId, Known> = memory
+            .objects
+            .iter()
+            .chain(&memory.named)
+            .map(|(id, known)| (id.clone(), known.clone()))
+            .collect();
         Ok(self
             .observer(&tenant, &judge, Mode::Watched)
-            .error_wait(&look.awaited, &memory.objects)
+            .error_wait(&look.awaited, &known)
             .await
             .is_some())
+    }
+
+    /// Says once in an event which right to watch is missing: until it is granted, changes are noticed by polling.
+    pub(super) fn tell_denied(&mut self, stage: &Stage, denied: &BTreeSet<String>) {
+        for why in denied {
+            if self.memory.told_denied.insert(why.clone()) {
+                let note = format!(
+                    "stage \"{}\" polls what it cannot watch: {why}; grant list and watch to its ServiceAccount",
+                    stage.name
+                );
+                tracing::warn!(stage = stage.name, why, "objects are polled: they cannot be watched");
+                self.ctx
+                    .notifier
+                    .send(Notice::about(&self.set, Reason::WatchForbidden, true, note));
+            }
+        }
     }
 
     /// A failed run that waits for its next attempt: nothing is done, and the conditions say why.

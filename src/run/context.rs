@@ -72,11 +72,17 @@ pub struct Memory {
     pub looked_at: Option<Instant>,
     /// When everything was last compared with what was sent.
     pub full_at: Option<Instant>,
+    /// When that is due for the first time after a restart.
+    pub full_due: Option<Instant>,
+    /// Missing rights to watch that were told.
+    pub told_denied: std::collections::BTreeSet<String>,
     /// Drift that returns, and when each drifted object was last put back.
     pub loops: DriftLoops,
     pub corrected_at: HashMap<ObjectId, Instant>,
     /// What can be done about the last failure of each stage.
     pub remedies: HashMap<String, Remedy>,
+    /// The inputs each failed stage failed with: others are worth an attempt at once.
+    pub failed_inputs: HashMap<String, String>,
     /// What each failed stage lacks, and how often it has been asked for since.
     pub missing: HashMap<String, (Missing, u32, Instant)>,
     /// Reason and text of the last transition that was told: a retry that fails alike is no news.
@@ -101,6 +107,8 @@ pub struct StageMemory {
     /// The inputs that the objects below were rendered from.
     pub inputs: String,
     pub objects: BTreeMap<ObjectId, Known>,
+    /// Objects of others that `readyChecks.checks` lists.
+    pub named: BTreeMap<ObjectId, Known>,
 }
 
 /// What is known of one object since our last look.
@@ -122,4 +130,6 @@ pub struct Known {
     pub changed_at: Timestamp,
     /// Left alone by its own wish or by policy: not waited for.
     pub skipped: bool,
+    /// It need not carry our label, so it is watched by its name.
+    pub alone: bool,
 }

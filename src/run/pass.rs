@@ -480,6 +480,10 @@ impl<'a> Pass<'a> {
         entry.waiting_for = None;
         entry.message = Some(failure.told());
         self.memory.remedies.insert(name.clone(), failure.remedy);
+        if at < self.artifacts.len() {
+            let inputs = self.inputs(at);
+            self.memory.failed_inputs.insert(name.clone(), inputs);
+        }
         match failure.missing.clone() {
             Some(missing) => self.memory.missing.insert(name.clone(), (*missing, 0, Instant::now())),
             None => self.memory.missing.remove(&name),

@@ -200,6 +200,7 @@ impl Pass<'_> {
         *memory = StageMemory {
             inputs: if complete { inputs } else { String::new() },
             objects: known,
+            named: std::mem::take(&mut memory.named),
         };
         let moved = |r: &super::apply::Report| {
             r.changed
@@ -358,7 +359,7 @@ impl Pass<'_> {
         let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
         self.memory
             .stages
-            .insert(stage.name.clone(), StageMemory { inputs, objects });
+            .insert(stage.name.clone(), StageMemory::of(inputs, objects));
         Ok(())
     }
 
@@ -390,7 +391,7 @@ impl Pass<'_> {
             }
             Overall::Failed(waiting) | Overall::Waiting(waiting) => {
                 let mut blocking = name_blockers(&waiting, NAMED);
-                if let Some(denied) = &look.denied {
+                if let Some(denied) = look.denied.iter().next() {
                     blocking.push_str(&format!(" (polled: {denied})"));
                 }
                 self.status.stages[at].waiting_for = Some(blocking.clone());
@@ -431,6 +432,17 @@ impl Pass<'_> {
     }
 }
 
+impl StageMemory {
+    /// What a stage deploys, by the inputs it was rendered from.
+    pub fn of(inputs: String, objects: BTreeMap<ObjectId, Known>) -> Self {
+        Self {
+            inputs,
+            objects,
+            named: BTreeMap::new(),
+        }
+    }
+}
+
 impl Known {
     /// An object that nobody here has looked at.
     pub fn unseen(api_version: String, changed_at: Timestamp) -> Self {
@@ -447,6 +459,7 @@ impl Known {
             settles_at: None,
             changed_at,
             skipped: false,
+            alone: false,
         }
     }
 }

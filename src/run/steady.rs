@@ -18,6 +18,7 @@ use super::verify::{self, Look, Mode};
 use crate::api::names::applyset;
 use crate::api::{Reason, Stage, StagePhase, Step};
 use crate::cluster::Tenant;
+use crate::rules::backoff::spread;
 use crate::rules::condition::{READY, Situation};
 use crate::rules::inventory::{Entry, ObjectId, applyset_id};
 use crate::rules::readiness::{self, Overall, name_blockers};
@@ -36,13 +37,16 @@ impl Pass<'_> {
     pub(super) async fn steady(&mut self) -> Result<End, Stop> {
         let steady = self.cadence().steady;
         let since_full = self.memory.full_at.map(|at| at.elapsed());
-        let full =
-            self.requested || since_full.is_none_or(|since| since + Duration::from_secs(1) >= steady.mul_f64(0.95));
-        let mut wake = Wake::In(jittered(if full {
-            steady
-        } else {
-            steady.saturating_sub(since_full.unwrap_or_default())
-        }));
+        let full = self.requested
+            || match since_full {
+                Some(since) => since + Duration::from_secs(1) >= steady.mul_f64(0.95),
+                None => self.first_comparison_is_due(steady).await?,
+            };
+        let mut wake = Wake::In(match self.memory.full_due.filter(|_| !full) {
+            Some(due) => due.saturating_duration_since(Instant::now()),
+            None if full => jittered(steady),
+            None => jittered(steady.saturating_sub(since_full.unwrap_or_default())),
+        });
         let mut bad = None;
         let mut doubtful = false;
         let spec = self.set.spec.clone();
@@ -66,6 +70,7 @@ impl Pass<'_> {
         }
         if full {
             self.memory.full_at = Some(Instant::now());
+            self.memory.full_due = None;
         }
         if self.has_leftovers() {
             let last = spec.stages.len().saturating_sub(1);
@@ -82,6 +87,30 @@ impl Pass<'_> {
             situation: self.standing_of_release(bad, doubtful),
             wake,
         })
+    }
+
+    /// After a restart everything is looked at once, readiness first; the comparison of a release that is in order
+    /// comes at a random time within the interval, so that a thousand of them do not come together (decisions 5).
+    async fn first_comparison_is_due(&mut self, steady: Duration) -> Result<bool, Stop> {
+        if let Some(due) = self.memory.full_due {
+            return Ok(due <= Instant::now());
+        }
+        let spec = self.set.spec.clone();
+        if (0..spec.stages.len()).all(|at| self.knows_inputs(at)) {
+            return Ok(true);
+        }
+        for (at, stage) in spec.stages.iter().enumerate() {
+            let tenant = self.tenant(stage);
+            let ready = match self.tend(at, stage, &tenant, false).await {
+                Ok(look) => matches!(look.overall(), Overall::Ready),
+                Err(_) => false,
+            };
+            if !ready {
+                return Ok(true);
+            }
+        }
+        self.memory.full_due = Some(Instant::now() + spread(steady, rand::random::<f64>()));
+        Ok(false)
     }
 
     fn standing_of_release(&self, bad: Option<String>, doubtful: bool) -> Situation {
@@ -137,6 +166,9 @@ impl Pass<'_> {
         self.needed = needed;
         self.memory.stages.insert(stage.name.clone(), memory);
         self.memory.looked_at = Some(Instant::now());
+        if let Ok(look) = &result {
+            self.tell_denied(stage, &look.denied);
+        }
         result
     }
 
@@ -310,7 +342,7 @@ impl Pass<'_> {
         let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
         self.memory
             .stages
-            .insert(stage.name.clone(), StageMemory { inputs, objects });
+            .insert(stage.name.clone(), StageMemory::of(inputs, objects));
     }
 
     /// What was recalled from a record may hold more than is rendered; only a build can tell.

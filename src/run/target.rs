@@ -12,7 +12,7 @@ use crate::api::common::non_empty;
 use crate::api::names::annotation;
 use crate::api::{InventoryTarget, KubeConfig, StageSet, StageSetSpec};
 use crate::cluster::watch::Owner;
-use crate::cluster::{self, Cluster, RemoteError};
+use crate::cluster::{self, Cluster, Identity, RemoteError, Target};
 use crate::rules::backoff::RBAC_LADDER;
 use crate::rules::condition::Situation;
 
@@ -61,6 +61,7 @@ impl Pass<'_> {
     pub(super) async fn connect(&mut self) -> Option<End> {
         let mut id = String::new();
         if let Some(reference) = self.set.spec.kube_config.clone() {
+            self.watch_kubeconfig(&reference).await;
             match self.reach(&reference).await {
                 Ok(aim) => {
                     id = aim
@@ -78,9 +79,28 @@ impl Pass<'_> {
             self.memory.stages.clear();
             self.memory.looked_at = None;
             self.memory.full_at = None;
+            self.memory.full_due = None;
             self.memory.target = id;
         }
         None
+    }
+
+    /// A kubeconfig that appears, is rotated or leaves wakes the StageSet where one of its readers may watch it.
+    async fn watch_kubeconfig(&mut self, reference: &KubeConfig) {
+        let Some(secret) = &reference.secret_ref else {
+            return;
+        };
+        let target = Target {
+            api_version: "v1".into(),
+            kind: "Secret".into(),
+            namespace: Some(self.owner.namespace.clone()),
+            name: secret.name.clone(),
+        };
+        let spec = self.set.spec.clone();
+        for account in readers(&spec) {
+            let tenant = self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, account));
+            self.watch_by_name(&tenant, &target).await;
+        }
     }
 
     async fn reach(&self, reference: &KubeConfig) -> Result<Aim, RemoteError> {

@@ -9,6 +9,7 @@ use super::outcome::Failure;
 use super::pass::Pass;
 use crate::api::common::non_empty;
 use crate::api::{Stage, SubstituteKind, SubstituteReference};
+use crate::cluster::watch::WatchKey;
 use crate::cluster::{Identity, Target, Tenant};
 use crate::manifest::substitute;
 
@@ -38,7 +39,7 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// The reference that cannot be read; never its content.
-    pub(super) async fn variables_of(&self, stage: &Stage) -> Result<Variables, Failure> {
+    pub(super) async fn variables_of(&mut self, stage: &Stage) -> Result<Variables, Failure> {
         let Some(post_build) = &stage.post_build else {
             return Ok(Variables::default());
         };
@@ -57,7 +58,7 @@ impl Pass<'_> {
     }
 
     async fn add(
-        &self,
+        &mut self,
         values: &mut BTreeMap<String, String>,
         tenant: &Tenant,
         reference: &SubstituteReference,
@@ -68,6 +69,7 @@ impl Pass<'_> {
             namespace: Some(self.owner.namespace.clone()),
             name: reference.name.clone(),
         };
+        self.watch_by_name(tenant, &target).await;
         let found = tenant
             .get(&target)
             .await
@@ -94,6 +96,19 @@ impl Pass<'_> {
             }
         }
         Ok(())
+    }
+}
+
+impl Pass<'_> {
+    /// Watches one object that is only read, so that a change of it wakes the StageSet. Where that may not be watched,
+    /// the next pass reads it.
+    pub(super) async fn watch_by_name(&mut self, tenant: &Tenant, target: &Target) {
+        if let Ok(served) = tenant.served(&target.api_version, &target.kind).await {
+            let cluster = tenant.cluster().key();
+            let key = WatchKey::by_name(cluster, tenant.identity(), target, served.namespaced);
+            self.ctx.hub.watch(&key, &served, tenant, self.owner);
+            self.needed.insert(key);
+        }
     }
 }
 

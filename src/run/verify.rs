@@ -1,6 +1,6 @@
 //! Readiness of what was applied: judged from what is known, read only where something changed.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,8 +36,8 @@ pub struct Look {
     pub changed: bool,
     /// When to look again if no watch tells.
     pub again: Duration,
-    /// A right that is missing for watching, to be told once.
-    pub denied: Option<String>,
+    /// Rights that are missing for watching, to be told once.
+    pub denied: BTreeSet<String>,
     /// Objects that differ from what was sent, and how; nothing is listed for one that is gone.
     pub drifted: BTreeMap<ObjectId, Vec<drift::Change>>,
 }
@@ -143,7 +143,10 @@ impl Observer<'_> {
             if known.skipped && self.mode != Mode::Full {
                 continue;
             }
-            let (key, coverage) = self.cover(id, &known.api_version, needed).await?;
+            let (key, coverage) = self.cover(id, known, needed).await?;
+            if let Coverage::Denied(why) = &coverage {
+                look.denied.insert(why.clone());
+            }
             let unchanged = self.ctx.hub.knows(&key, &id.name, &known.uid, known.version) == Knowledge::Unchanged;
             let vouched = coverage == Coverage::Live && unchanged;
             let ready = known.readiness.is_ready();
@@ -153,9 +156,6 @@ impl Observer<'_> {
                     Coverage::Starting => UNTIL_LISTED,
                     Coverage::Denied(_) | Coverage::None => POLL_LADDER.wait(self.polls),
                 });
-                if let Coverage::Denied(why) = &coverage {
-                    look.denied = Some(why.clone());
-                }
                 if let Some(at) = known.settles_at {
                     look.again = look.again.min(
                         Duration::try_from(at.duration_since(now))
@@ -179,30 +179,24 @@ impl Observer<'_> {
         Ok(stale)
     }
 
-    /// Makes sure the object's kind is watched.
+    /// Makes sure the object is watched, with its kind or by its name.
     async fn cover(
         &self,
         id: &ObjectId,
-        api_version: &str,
+        known: &Known,
         needed: &mut HashSet<WatchKey>,
     ) -> Result<(WatchKey, Coverage), Failure> {
-        let target = target_of(id, api_version);
+        let target = target_of(id, &known.api_version);
+        let key = |namespaced| {
+            let of = if known.alone { WatchKey::by_name } else { WatchKey::of };
+            of(self.tenant.cluster().key(), self.tenant.identity(), &target, namespaced)
+        };
         let served = match self.tenant.served(&target.api_version, &target.kind).await {
             Ok(served) => served,
-            Err(Error::UnknownKind { .. }) => {
-                return Ok((
-                    WatchKey::of(self.tenant.cluster().key(), self.tenant.identity(), &target, true),
-                    Coverage::None,
-                ));
-            }
+            Err(Error::UnknownKind { .. }) => return Ok((key(true), Coverage::None)),
             Err(e) => return Err(Failure::of_request("verify", &e)),
         };
-        let key = WatchKey::of(
-            self.tenant.cluster().key(),
-            self.tenant.identity(),
-            &target,
-            served.namespaced,
-        );
+        let key = key(served.namespaced);
         needed.insert(key.clone());
         let coverage = self.ctx.hub.watch(&key, &served, self.tenant, self.owner);
         Ok((key, coverage))
@@ -241,7 +235,7 @@ impl Observer<'_> {
         } else {
             self.through_pods(&live, verdict.readiness, now).await
         };
-        if crate::cluster::label(&live, label::NAME) == Some(&self.owner.name) {
+        if known.alone || crate::cluster::label(&live, label::NAME) == Some(&self.owner.name) {
             self.ctx.hub.note(key, &id.name, &known.uid, known.version, self.owner);
         }
         if known.skipped {

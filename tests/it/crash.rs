@@ -7,7 +7,7 @@ use rand::{SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Controller, Match, Moment, World, full,
+    Controller, Match, Moment, Verb, World, full, look,
     objects::{self, configmap},
     seed,
     stageset::{StageSet, stage, stage_of, stageset},
@@ -280,6 +280,63 @@ async fn a_restart_with_nothing_to_do_writes_nothing() {
         tally.writes().lines(),
         tally.events().lines()
     );
+}
+
+/// After a restart readiness comes first; comparisons are spread over the interval (decisions 5).
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_restart_health_is_known_at_once_and_comparisons_are_spread() {
+    let mut world = World::start("restart-spread").await;
+    world
+        .publish("app", &[("m.yaml", &configmap("map", "1")), ("w.yaml", &objects::widget("gate", 1))])
+        .await;
+    world.widget("gate", true).await;
+    stageset("shop")
+        .interval("24h")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await
+        .until_ready()
+        .await;
+    world.controller().kill();
+    let mark = world.proxy.mark();
+    world.controller().start_again();
+    world.controller().until_ready().await;
+    let shop = StageSet::named(&world, "shop").await;
+    let looked = Match::any().verb(Verb::Get).resource("widgets").name("gate");
+    look(Duration::from_secs(10), || async {
+        match world.proxy.since(mark).matching(&looked).count() {
+            0 => Err("not looked at yet".to_owned()),
+            _ => Ok(()),
+        }
+    })
+    .await
+    .expect("readiness is looked at");
+    let data = json!({ "data": { "value": "by hand" } });
+    world
+        .cluster
+        .patch(&objects::configmaps(), &world.namespace, "map", data)
+        .await;
+    world
+        .stays("the comparison waits for its place", Duration::from_secs(3), || async {
+            match world.config_value("map").await.as_deref() {
+                Some("by hand") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    let reads = world.proxy.since(mark).gets_per_object();
+    assert!(reads.values().all(|&n| n <= 2), "{reads:?}");
+    world.widget("gate", false).await;
+    shop.until_phase("app", "Verifying").await;
+    shop.request().await;
+    look(Duration::from_secs(10), || async {
+        match world.config_value("map").await.as_deref() {
+            Some("1") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+    .expect("a request compares at once");
 }
 
 #[tokio::test(flavor = "multi_thread")]

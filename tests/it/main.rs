@@ -23,4 +23,5 @@ mod steady;
 mod teardown;
 mod triggers;
 mod waiting;
+mod wakes;
 mod watches;

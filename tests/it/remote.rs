@@ -564,7 +564,6 @@ async fn rotated_credentials_are_taken_at_once() {
     let app = remote("app", "far").apply(&world).await;
     app.until_ready().await;
     secret(&world, "far", "value", &kubeconfig(&far, "revoked")).await;
-    app.request().await;
     until_message(&app, "401").await;
     secret(&world, "far", "value", &admin(&far)).await;
     app.until_ready().await;
