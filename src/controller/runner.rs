@@ -19,7 +19,7 @@ use crate::run::{self, Context, Wake};
 
 struct Shared {
     ctx: Arc<Context>,
-    permits: Semaphore,
+    slots: Arc<Semaphore>,
 }
 
 /// Why a step gave no answer.
@@ -47,7 +47,7 @@ pub async fn run(
         reference(&owner)
     });
     let shared = Arc::new(Shared {
-        permits: Semaphore::new(concurrent),
+        slots: Arc::new(Semaphore::new(concurrent)),
         ctx: ctx.clone(),
     });
     Controller::for_stream(futures::stream::pending(), ctx.sets.store())
@@ -66,10 +66,10 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
     let metrics = &shared.ctx.metrics;
     metrics.queue_depth.inc();
     let queued = Instant::now();
-    let permit = shared.permits.acquire().await.map_err(|_| Failed::Closed);
+    let slot = shared.slots.clone().acquire_owned().await.map_err(|_| Failed::Closed);
     metrics.queue_depth.dec();
     metrics.queue_time.observe(queued.elapsed().as_secs_f64());
-    let _permit = permit?;
+    let slot = slot?;
     metrics.active_workers.inc();
     let began = Instant::now();
     let id = uuid::Uuid::new_v4();
@@ -83,7 +83,8 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
         reconcileID = %id,
     );
     let ctx = shared.ctx.clone();
-    let step = tokio::spawn(async move { run::step(&ctx, &owner).await }.instrument(span)).await;
+    let step = async move { run::step(&ctx, &owner).await };
+    let step = tokio::spawn(run::slot::within(slot, step).instrument(span)).await;
     metrics.active_workers.dec();
     let took = began.elapsed();
     metrics.reconcile_time.observe(took.as_secs_f64());

@@ -447,16 +447,22 @@ struct Sending {
     before: Option<Known>,
 }
 
-/// Runs of one kind: their members do not need each other, so they go out together.
+/// Runs of objects that do not need each other, so they go out together: those of one kind, and kinds next to each
+/// other that nothing is admitted by.
 fn batches(members: Vec<Value>) -> Vec<Vec<Value>> {
+    let kind = |object: &Value| ObjectId::of(object).map(|id| (order::is_inert(&id), id.group, id.kind));
+    let together = |last: &Value, next: &Value| match (kind(last), kind(next)) {
+        (Some((true, ..)), Some((true, ..))) => true,
+        (last, next) => last == next,
+    };
     let mut batches: Vec<Vec<Value>> = Vec::new();
     for object in members {
-        let same = batches
+        let joins = batches
             .last()
             .and_then(|b| b.last())
-            .is_some_and(|last| last.get("kind") == object.get("kind"));
+            .is_some_and(|last| together(last, &object));
         match batches.last_mut() {
-            Some(batch) if same => batch.push(object),
+            Some(batch) if joins => batch.push(object),
             _ => batches.push(vec![object]),
         }
     }

@@ -15,6 +15,7 @@ mod prune;
 mod record;
 mod render;
 mod restore;
+pub mod slot;
 mod stage;
 mod status;
 mod steady;

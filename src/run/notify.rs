@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 
 use crate::api::names::{API_VERSION, FIELD_MANAGER, event_annotation};
 use crate::api::{Reason, StageSet};
-use crate::cluster::{Cluster, Identity};
+use crate::cluster::{Cluster, Identity, Tenant};
 use crate::outbound;
 use crate::rules::condition::cut;
 
@@ -20,6 +22,8 @@ const MAX_NOTE: usize = 1024;
 /// Events waiting for delivery at most; past it the newest are dropped and logged.
 const QUEUE: usize = 4096;
 const TRIES: u32 = 4;
+/// Events written to the API at once.
+const AT_ONCE: usize = 4;
 
 /// One event about a StageSet.
 #[derive(Debug, Clone)]
@@ -110,48 +114,65 @@ impl Notice {
 /// Where events go.
 #[derive(Clone)]
 pub struct Notifier {
-    queue: mpsc::Sender<Notice>,
+    events: mpsc::Sender<Notice>,
+    /// For Flux, where an address is given: a queue of its own, so that a slow receiver delays nothing else.
+    posts: Option<mpsc::Sender<Notice>>,
 }
 
 impl Notifier {
     /// Starts delivery. `address` is where Flux events are POSTed; empty turns that off.
     pub fn start(cluster: Arc<Cluster>, http: outbound::Client, address: String) -> Self {
-        let (queue, notices) = mpsc::channel(QUEUE);
-        tokio::spawn(deliver(cluster, http, address, notices));
-        Self { queue }
+        let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| FIELD_MANAGER.to_owned());
+        let (events, notices) = mpsc::channel(QUEUE);
+        tokio::spawn(deliver(cluster, instance.clone(), notices));
+        let posts = url::Url::parse(&address).ok().map(|url| {
+            let (posts, notices) = mpsc::channel(QUEUE);
+            tokio::spawn(post_all(http, url, instance, notices));
+            posts
+        });
+        Self { events, posts }
     }
 
     /// Hands an event over for delivery.
     pub fn send(&self, notice: Notice) {
-        if self.queue.try_send(notice).is_err() {
+        let posted = self
+            .posts
+            .as_ref()
+            .is_none_or(|posts| posts.try_send(notice.clone()).is_ok());
+        if !posted || self.events.try_send(notice).is_err() {
             tracing::warn!("an event was dropped: more are waiting than can be delivered");
         }
     }
 }
 
-async fn deliver(cluster: Arc<Cluster>, http: outbound::Client, address: String, mut notices: mpsc::Receiver<Notice>) {
-    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| FIELD_MANAGER.to_owned());
+async fn deliver(cluster: Arc<Cluster>, instance: String, notices: mpsc::Receiver<Notice>) {
     let tenant = cluster.tenant(Identity::Controller);
-    let target = url::Url::parse(&address).ok();
-    while let Some(notice) = notices.recv().await {
-        let event = notice.to_event(&instance);
-        let mut pause = Duration::from_millis(200);
-        for attempt in 1..=TRIES {
-            match tenant.create(&event, FIELD_MANAGER).await {
-                Ok(_) => break,
-                Err(e) if e.is_transient() && attempt < TRIES => {
-                    tokio::time::sleep(pause).await;
-                    pause *= 4;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, namespace = notice.namespace, name = notice.name, "an event could not be written");
-                    break;
-                }
+    ReceiverStream::new(notices)
+        .for_each_concurrent(AT_ONCE, |notice| create(&tenant, &instance, notice))
+        .await;
+}
+
+async fn create(tenant: &Tenant, instance: &str, notice: Notice) {
+    let event = notice.to_event(instance);
+    let mut pause = Duration::from_millis(200);
+    for attempt in 1..=TRIES {
+        match tenant.create(&event, FIELD_MANAGER).await {
+            Ok(_) => break,
+            Err(e) if e.is_transient() && attempt < TRIES => {
+                tokio::time::sleep(pause).await;
+                pause *= 4;
+            }
+            Err(error) => {
+                tracing::warn!(%error, namespace = notice.namespace, name = notice.name, "an event could not be written");
+                break;
             }
         }
-        if let Some(url) = &target {
-            post(&http, url, &notice.to_flux(&instance)).await;
-        }
+    }
+}
+
+async fn post_all(http: outbound::Client, url: url::Url, instance: String, mut notices: mpsc::Receiver<Notice>) {
+    while let Some(notice) = notices.recv().await {
+        post(&http, &url, &notice.to_flux(&instance)).await;
     }
 }
 

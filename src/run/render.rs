@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::context::Context;
-use super::outcome::Failure;
+use super::outcome::{Failure, Remedy};
+use super::slot;
 use crate::api::names::{label, object_annotation};
 use crate::api::{Patch, Stage, StageSetSpec};
 use crate::cluster::watch::Owner;
@@ -17,6 +20,9 @@ use crate::manifest::substitute::substitute_objects;
 use crate::manifest::{self, BuildOptions, PatchTarget, StagePatch, tree::FileTree};
 use crate::rules::inventory::ObjectId;
 use crate::source::{Artifact, Tree};
+
+/// How often a download under way looks whether it is still wanted.
+const STILL_WANTED: Duration = Duration::from_secs(1);
 
 /// What a stage wants to exist.
 #[derive(Debug, Clone, Default)]
@@ -49,6 +55,46 @@ pub fn inputs_digest(artifact: &Artifact, spec: &StageSetSpec, stage: &Stage, va
     format!("sha256:{hex}")
 }
 
+/// The files of an artifact. A download takes no slot, and is given up where the StageSet is changed or deleted.
+async fn fetch(ctx: &Context, owner: &Owner, stage: &Stage, artifact: &Artifact) -> Result<Arc<Tree>, Failure> {
+    let tree = if ctx.artifacts.holds(artifact).await {
+        ctx.artifacts.tree(artifact).await
+    } else {
+        let download = async {
+            tokio::select! {
+                tree = ctx.artifacts.tree(artifact) => Some(tree),
+                () = changes(ctx, owner) => None,
+            }
+        };
+        match slot::given_up(download).await {
+            Some(tree) => tree,
+            None => {
+                let message = format!(
+                    "the download of {} was given up: the StageSet changed",
+                    artifact.object()
+                );
+                return Err(Failure {
+                    remedy: Remedy::Stumble,
+                    ..Failure::retried("fetch artifact", message)
+                });
+            }
+        }
+    };
+    tree.map_err(|e| Failure::of_source(&conceal(owner, stage, e)))
+}
+
+/// Resolves once the StageSet's spec has changed, or it is to be deleted.
+async fn changes(ctx: &Context, owner: &Owner) {
+    let state = || {
+        let set = ctx.sets.get(owner)?;
+        Some((set.metadata.generation, set.metadata.deletion_timestamp.is_some()))
+    };
+    let before = state();
+    while state() == before {
+        tokio::time::sleep(STILL_WANTED).await;
+    }
+}
+
 /// Fetches and builds one stage.
 ///
 /// # Errors
@@ -61,10 +107,7 @@ pub async fn stage(
     variables: BTreeMap<String, String>,
     tenant: &Tenant,
 ) -> Result<Rendered, Failure> {
-    let tree = ctx.artifacts.tree(artifact).await.map_err(|e| {
-        let error = conceal(owner, stage, e);
-        Failure::of_source(&error)
-    })?;
+    let tree = fetch(ctx, owner, stage, artifact).await?;
     let directory = tree
         .build_directory(stage.path())
         .map_err(|e| Failure::of_source(&crate::source::Error::Path(e)))?;

@@ -5,8 +5,9 @@
 //! costs a round trip to a server that may be gone. The unpacked tree is only remembered weakly: stages that use one
 //! artifact at the same time share one tree, and nothing is held once they are done.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 use bytes::Bytes;
 use moka::future::Cache as Store;
@@ -25,6 +26,9 @@ use crate::outbound;
 
 /// Default budget in bytes (decisions 8).
 pub const DEFAULT_BUDGET: u64 = 32 << 20;
+
+/// Downloads from one server at once.
+const FROM_ONE_SERVER: usize = 8;
 
 /// What an entry costs beside its bytes, roughly.
 const OVERHEAD: usize = 512;
@@ -73,6 +77,8 @@ pub struct Cache {
     /// not fail another's download of the same content.
     flights: Store<(Digest, String), Arc<Entry>>,
     counters: Arc<Counters>,
+    /// Downloads under way from each server, so that a slow one cannot take all memory or hold up the others.
+    servers: Arc<std::sync::Mutex<HashMap<String, Arc<Semaphore>>>>,
     /// Unpacking takes a core each; more at once would only take memory.
     cores: Arc<Semaphore>,
 }
@@ -101,6 +107,7 @@ impl Cache {
             store,
             flights: Store::new(0),
             counters,
+            servers: Arc::default(),
             cores: Arc::new(Semaphore::new(cores)),
         }
     }
@@ -119,6 +126,14 @@ impl Cache {
         })?;
         let entry = self.entry(artifact, digest).await?;
         self.unpack(artifact, &entry).await
+    }
+
+    /// Whether an artifact can be had without a download.
+    pub async fn holds(&self, artifact: &Artifact) -> bool {
+        match fetch::digest(artifact) {
+            Ok(digest) => self.store.get(&digest).await.is_some(),
+            Err(_) => true,
+        }
     }
 
     /// The verified compressed bytes of a digest, if they are here; looks nowhere else and counts nothing.
@@ -162,7 +177,11 @@ impl Cache {
     }
 
     async fn load(&self, artifact: &Artifact, digest: &Digest) -> Result<Arc<Entry>, Error> {
-        let bytes = fetch::download(&self.client, artifact, &self.limits).await?;
+        let server = self.server(&artifact.url);
+        let bytes = {
+            let _turn = server.acquire().await;
+            fetch::download(&self.client, artifact, &self.limits).await?
+        };
         let (subject, expected, content) = (artifact.clone(), digest.clone(), bytes.clone());
         self.on_a_core(artifact, move || fetch::verify(&subject, &expected, &content))
             .await?;
@@ -172,6 +191,18 @@ impl Cache {
         });
         self.store.insert(digest.clone(), Arc::clone(&entry)).await;
         Ok(entry)
+    }
+
+    /// The turns of the server behind a URL.
+    fn server(&self, url: &str) -> Arc<Semaphore> {
+        let host = url::Url::parse(url).map_or_else(|_| String::new(), |url| url.authority().to_owned());
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only the table itself still knows those that nobody downloads from.
+        servers.retain(|_, turns| Arc::strong_count(turns) > 1);
+        servers
+            .entry(host)
+            .or_insert_with(|| Arc::new(Semaphore::new(FROM_ONE_SERVER)))
+            .clone()
     }
 
     async fn unpack(&self, artifact: &Artifact, entry: &Entry) -> Result<Arc<Tree>, Error> {

@@ -287,7 +287,13 @@ async fn a_restart_with_nothing_to_do_writes_nothing() {
 async fn after_a_restart_health_is_known_at_once_and_comparisons_are_spread() {
     let mut world = World::start("restart-spread").await;
     world
-        .publish("app", &[("m.yaml", &configmap("map", "1")), ("w.yaml", &objects::widget("gate", 1))])
+        .publish(
+            "app",
+            &[
+                ("m.yaml", &configmap("map", "1")),
+                ("w.yaml", &objects::widget("gate", 1)),
+            ],
+        )
         .await;
     world.widget("gate", true).await;
     stageset("shop")

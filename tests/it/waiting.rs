@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::{
     Match, When, World, look,
     objects::{self, configmap, unbound_claim, widget},
-    stageset::{condition_of, stage, stage_of, stageset},
+    stageset::{StageSet, condition_of, stage, stage_of, stageset},
 };
 
 /// Middle of the sorted measurements.
@@ -180,6 +180,31 @@ async fn a_revision_the_server_stumbles_over_is_replaced() {
     assert!(took < Duration::from_secs(1), "it took {took:?}");
     world.proxy.heal();
     set.until_ready().await;
+}
+
+/// A server that takes connections and never answers holds up only those that wait for it, and not even their deletion.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_server_that_hangs_holds_up_nobody_else() {
+    let world = World::builder("hangs").flag("--concurrent=2").start().await;
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = silent.local_addr().expect("its address");
+    for number in 0..4 {
+        let name = format!("late-{number}");
+        let digest = format!("sha256:{number:064x}");
+        let url = format!("http://{address}/{name}.tar.gz");
+        world
+            .publish_status(&name, &url, &format!("v1@{digest}"), &digest, true)
+            .await;
+        let set = stageset(&name).stage(stage("app", &name)).apply(&world).await;
+        set.until_phase("app", "Applying").await;
+    }
+    world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
+    let healthy = stageset("healthy").stage(stage("app", "app")).apply(&world).await;
+    healthy.until_ready_within(Duration::from_secs(10)).await;
+    let late = StageSet::named(&world, "late-0").await;
+    late.delete().await;
+    late.until_gone().await;
+    drop(silent);
 }
 
 #[tokio::test(flavor = "multi_thread")]

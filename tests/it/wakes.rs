@@ -82,7 +82,10 @@ async fn a_changed_variable_rolls_out_at_once() {
             .await;
         let ready = set.until_reason("StageFailed").await;
         let message = ready["message"].as_str().unwrap_or_default();
-        assert!(message.contains("vars") && message.contains("does not exist"), "{message}");
+        assert!(
+            message.contains("vars") && message.contains("does not exist"),
+            "{message}"
+        );
         for value in ["first", "second"] {
             world.cluster.apply(&variable(kind, value), &world.namespace).await;
             let taken = look(Duration::from_secs(5), || async {
