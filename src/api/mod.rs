@@ -16,7 +16,6 @@ pub mod metric;
 pub mod names;
 pub mod promotion;
 pub mod reason;
-pub mod source;
 pub mod stage;
 pub mod stageset;
 pub mod status;

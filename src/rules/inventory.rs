@@ -22,8 +22,7 @@ pub use ownership::{
     may_delete_namespace, owner_of,
 };
 pub use prune::{
-    Cluster, DesiredStage, DuplicateClaim, OtherCluster, PruneGuard, PruneHold, StagePrune, StoredStage, check_cluster,
-    find_duplicate_claims, prune_set,
+    DesiredStage, DuplicateClaim, PruneGuard, PruneHold, StagePrune, StoredStage, find_duplicate_claims, prune_set,
 };
 pub use shards::{RawEntry, Shard, ShardWrite, plan_shards, read_entries, stored_entries};
 

@@ -435,35 +435,6 @@ fn ready_condition(source: &Value) -> Option<&Value> {
         .find(|condition| text(condition, "/type") == "Ready")
 }
 
-/// What of a source decides about a StageSet. An event that leaves it unchanged need not wake anyone (run 28 B17).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signal {
-    /// Revision of the artifact.
-    pub revision: String,
-    /// Digest of the artifact.
-    pub digest: String,
-    /// Where it is.
-    pub url: String,
-    /// Why it must not be used, if so.
-    pub not_ready: Option<NotReady>,
-    /// The producer behind an ExternalArtifact.
-    pub producer: Option<SourceKey>,
-}
-
-impl Signal {
-    /// The signal of a source object.
-    #[must_use]
-    pub fn of(source: &Value) -> Self {
-        Self {
-            revision: text(source, "/status/artifact/revision").to_owned(),
-            digest: text(source, "/status/artifact/digest").to_owned(),
-            url: text(source, "/status/artifact/url").to_owned(),
-            not_ready: not_ready(source),
-            producer: SourceKey::back_pointer(source),
-        }
-    }
-}
-
 fn group(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
@@ -16,6 +17,12 @@ const RECONCILE_BUCKETS: &[f64] = &[
 
 /// Name of the controller in runtime series.
 const CONTROLLER: &str = "stageset";
+
+const OBJECT: &[&str] = &["namespace", "name"];
+const REASON: &[&str] = &["namespace", "name", "reason"];
+const STAGE: &[&str] = &["namespace", "name", "stage"];
+/// The other way in which the contract names a stage.
+const STAGE_OF_SET: &[&str] = &["namespace", "stageset", "stage"];
 
 /// Label values in use for each StageSet (namespace, name), so that its series can be dropped with it.
 type Known = Arc<Mutex<HashMap<(String, String), Vec<String>>>>;
@@ -55,117 +62,71 @@ impl Metrics {
     /// # Errors
     /// When two series share a name.
     pub fn new() -> Result<Self, prometheus::Error> {
-        let r = Registry::new();
-        let object = &["namespace", "name"];
-        let queue = |name: &str, help: &str| {
-            Opts::new(name, help)
-                .const_label("name", CONTROLLER)
-                .const_label("controller", CONTROLLER)
-        };
-        let runtime = |name: &str, help: &str| Opts::new(name, help).const_label("controller", CONTROLLER);
-        let ten = prometheus::exponential_buckets(1e-8, 10.0, 12)?;
+        let new = Series(Registry::new());
         Ok(Self {
-            reconciles: counters(
-                &r,
-                "stageset_reconcile_total",
-                "Decided outcomes by final Ready reason.",
-                &[object[0], object[1], "reason"],
+            reconciles: new.counters(
+                plain("stageset_reconcile_total", "Decided outcomes by final reason."),
+                REASON,
             )?,
-            stage_applied: counters(
-                &r,
-                "stageset_stage_applied_total",
-                "Stages applied and verified.",
-                &[object[0], object[1], "stage"],
+            stage_applied: new.counters(
+                plain("stageset_stage_applied_total", "Stages applied and verified."),
+                STAGE,
             )?,
-            drift_corrected: counters(
-                &r,
-                "stageset_drift_corrected_total",
-                "Objects put back to what was applied.",
-                &[object[0], object[1], "stage"],
+            drift_corrected: new.counters(plain("stageset_drift_corrected_total", "Objects put back."), STAGE)?,
+            update_deferred: new.counters(
+                plain("stageset_update_deferred_total", "Updates that were held."),
+                OBJECT,
             )?,
-            update_deferred: counters(
-                &r,
-                "stageset_update_deferred_total",
-                "Updates that a window began to hold.",
-                object,
+            skipped_entries: new.counters(
+                plain(
+                    "stageset_inventory_skipped_entries_total",
+                    "Malformed inventory entries skipped.",
+                ),
+                STAGE_OF_SET,
             )?,
-            skipped_entries: counters(
-                &r,
-                "stageset_inventory_skipped_entries_total",
-                "Malformed inventory entries skipped.",
-                &["namespace", "stageset", "stage"],
-            )?,
-            watch_failures: counters(
-                &r,
-                "stageset_watch_engagement_failures_total",
-                "Watches on producer kinds that could not be started.",
+            watch_failures: new.counters(
+                plain(
+                    "stageset_watch_engagement_failures_total",
+                    "Watches on producer kinds that failed to start.",
+                ),
                 &["gvk"],
             )?,
-            teardown_forced: counters(
-                &r,
-                "stageset_teardown_force_drop_total",
-                "Finalizers dropped although teardown failed.",
-                &[object[0], object[1], "reason"],
+            teardown_forced: new.counters(
+                plain(
+                    "stageset_teardown_force_drop_total",
+                    "Finalizers dropped although teardown failed.",
+                ),
+                REASON,
             )?,
-            reconcile_results: counters_with(
-                &r,
-                runtime("controller_runtime_reconcile_total", "Reconciles by result."),
-                &["result"],
+            stage_ready: new.gauges(
+                plain("stageset_stage_ready", "1 while the phase is Ready."),
+                STAGE_OF_SET,
             )?,
-            stage_ready: gauges(
-                &r,
-                Opts::new("stageset_stage_ready", "1 while the stage's phase is Ready."),
-                &["namespace", "stageset", "stage"],
-            )?,
-            leader: gauges(
-                &r,
-                Opts::new("leader_election_master_status", "1 while this replica holds the lease."),
+            leader: new.gauges(
+                plain("leader_election_master_status", "1 while this one leads."),
                 &["name"],
             )?,
-            watches: gauge(&r, Opts::new("stageset_object_watches", "Watches on applied objects."))?,
-            reconcile_errors: counter(
-                &r,
-                runtime(
-                    "controller_runtime_reconcile_errors_total",
-                    "Reconciles that ended in an error.",
-                ),
-            )?,
-            reconcile_panics: counter(
-                &r,
-                runtime("controller_runtime_reconcile_panics_total", "Reconciles that panicked."),
-            )?,
-            active_workers: gauge(&r, runtime("controller_runtime_active_workers", "Steps running now."))?,
-            max_concurrent: gauge(
-                &r,
-                runtime(
-                    "controller_runtime_max_concurrent_reconciles",
-                    "Steps that may run at once.",
-                ),
-            )?,
-            queue_depth: gauge(&r, queue("workqueue_depth", "StageSets waiting for a permit."))?,
-            queue_adds: counter(&r, queue("workqueue_adds_total", "StageSets queued."))?,
-            queue_retries: counter(
-                &r,
-                queue("workqueue_retries_total", "StageSets queued again after an error."),
-            )?,
-            reconcile_time: histogram(
-                &r,
-                runtime("controller_runtime_reconcile_time_seconds", "Seconds a step took."),
+            watches: new.gauge(plain("stageset_object_watches", "Watches on applied objects."))?,
+            reconcile_results: new.counters(runtime("reconcile_total", "Reconciles by result."), &["result"])?,
+            reconcile_errors: new.counter(runtime("reconcile_errors_total", "Reconciles that ended in an error."))?,
+            reconcile_panics: new.counter(runtime("reconcile_panics_total", "Reconciles that panicked."))?,
+            active_workers: new.gauge(runtime("active_workers", "Steps running now."))?,
+            max_concurrent: new.gauge(runtime("max_concurrent_reconciles", "Steps that may run at once."))?,
+            reconcile_time: new.histogram(
+                runtime("reconcile_time_seconds", "Seconds a step took."),
                 RECONCILE_BUCKETS.to_vec(),
             )?,
-            queue_time: histogram(
-                &r,
-                queue("workqueue_queue_duration_seconds", "Seconds waited for a permit."),
-                ten.clone(),
+            queue_depth: new.gauge(queue("depth", "StageSets waiting for a slot."))?,
+            queue_adds: new.counter(queue("adds_total", "StageSets queued."))?,
+            queue_retries: new.counter(queue("retries_total", "StageSets queued again after an error."))?,
+            queue_time: new.histogram(
+                queue("queue_duration_seconds", "Seconds waited for a slot."),
+                tenfold()?,
             )?,
-            work_time: histogram(
-                &r,
-                queue("workqueue_work_duration_seconds", "Seconds of work with a permit."),
-                ten,
-            )?,
+            work_time: new.histogram(queue("work_duration_seconds", "Seconds of work in a slot."), tenfold()?)?,
             known_stages: Arc::default(),
             known_reasons: Arc::default(),
-            registry: with_process(r)?,
+            registry: with_process(new.0)?,
         })
     }
 
@@ -173,7 +134,7 @@ impl Metrics {
     ///
     /// # Errors
     /// When the name is taken.
-    pub fn register(&self, collector: Box<dyn prometheus::core::Collector>) -> Result<(), prometheus::Error> {
+    pub fn register(&self, collector: Box<dyn Collector>) -> Result<(), prometheus::Error> {
         self.registry.register(collector)
     }
 
@@ -255,41 +216,55 @@ fn with_process(registry: Registry) -> Result<Registry, prometheus::Error> {
     Ok(registry)
 }
 
-fn counters(r: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-    counters_with(r, Opts::new(name, help), labels)
+fn plain(name: &str, help: &str) -> Opts {
+    Opts::new(name, help)
 }
 
-fn counters_with(r: &Registry, opts: Opts, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-    let metric = IntCounterVec::new(opts, labels)?;
-    r.register(Box::new(metric.clone()))?;
-    Ok(metric)
+/// The series that controller-runtime publishes, under the same names.
+fn runtime(name: &str, help: &str) -> Opts {
+    Opts::new(format!("controller_runtime_{name}"), help).const_label("controller", CONTROLLER)
 }
 
-fn gauges(r: &Registry, opts: Opts, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
-    let metric = IntGaugeVec::new(opts, labels)?;
-    r.register(Box::new(metric.clone()))?;
-    Ok(metric)
+/// The series of client-go's work queues, under the same names.
+fn queue(name: &str, help: &str) -> Opts {
+    Opts::new(format!("workqueue_{name}"), help)
+        .const_label("name", CONTROLLER)
+        .const_label("controller", CONTROLLER)
 }
 
-fn gauge(r: &Registry, opts: Opts) -> Result<IntGauge, prometheus::Error> {
-    let metric = IntGauge::with_opts(opts)?;
-    r.register(Box::new(metric.clone()))?;
-    Ok(metric)
+/// Bounds of the queue's histograms: 10 ns to 1,000 s, in seconds.
+fn tenfold() -> Result<Vec<f64>, prometheus::Error> {
+    prometheus::exponential_buckets(1e-8, 10.0, 12)
 }
 
-fn counter(r: &Registry, opts: Opts) -> Result<IntCounter, prometheus::Error> {
-    let metric = IntCounter::with_opts(opts)?;
-    r.register(Box::new(metric.clone()))?;
-    Ok(metric)
-}
+/// Makes series, each registered.
+struct Series(Registry);
 
-fn histogram(r: &Registry, opts: Opts, buckets: Vec<f64>) -> Result<Histogram, prometheus::Error> {
-    let metric = Histogram::with_opts(HistogramOpts {
-        common_opts: opts,
-        buckets,
-    })?;
-    r.register(Box::new(metric.clone()))?;
-    Ok(metric)
+impl Series {
+    fn counters(&self, opts: Opts, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+        self.register(IntCounterVec::new(opts, labels)?)
+    }
+
+    fn gauges(&self, opts: Opts, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+        self.register(IntGaugeVec::new(opts, labels)?)
+    }
+
+    fn gauge(&self, opts: Opts) -> Result<IntGauge, prometheus::Error> {
+        self.register(IntGauge::with_opts(opts)?)
+    }
+
+    fn counter(&self, opts: Opts) -> Result<IntCounter, prometheus::Error> {
+        self.register(IntCounter::with_opts(opts)?)
+    }
+
+    fn histogram(&self, common_opts: Opts, buckets: Vec<f64>) -> Result<Histogram, prometheus::Error> {
+        self.register(Histogram::with_opts(HistogramOpts { common_opts, buckets })?)
+    }
+
+    fn register<C: Collector + Clone + 'static>(&self, metric: C) -> Result<C, prometheus::Error> {
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use crate::api::common::SourceReference;
 use crate::api::names::annotation;
-use crate::api::source::SourceObject;
 use crate::api::*;
 
 fn stage_set(spec: Value) -> StageSet {
@@ -140,34 +139,6 @@ fn producers_are_told_from_direct_sources() {
     assert!(producer(Some("OCIRepository"), Some("v1")));
     assert!(producer(Some("JsonnetSnippet"), Some("jaas.metio.wtf/v1")));
     assert!(producer(Some("JsonnetSnippet"), None));
-}
-
-#[test]
-fn sources_of_unexpected_shape_read_as_far_as_they_can() {
-    let source: SourceObject = serde_json::from_value(json!({
-        "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository",
-        "metadata": {"name": "x", "namespace": "apps"},
-        "spec": {"ref": {"commit": "abc", "name": 7}, "verify": {"mode": "HEAD"}, "sourceRef": "odd"},
-        "status": {
-            "artifact": {"url": "http://a", "revision": "main@sha1:1", "digest": 5, "size": "big"},
-            "conditions": ["odd", {"type": "Ready", "status": "True"}],
-            "observedGeneration": "odd",
-        },
-    }))
-    .unwrap();
-    assert!(source.is_ready());
-    assert_eq!(source.spec.source_ref, None);
-    assert_eq!(source.spec.reference.as_ref().unwrap().commit.as_deref(), Some("abc"));
-    assert!(source.spec.verify.is_some());
-    let artifact = source.status.artifact.unwrap();
-    assert_eq!(
-        (artifact.url.as_str(), artifact.digest.as_str(), artifact.size),
-        ("http://a", "", None)
-    );
-
-    let bare: SourceObject = serde_json::from_value(json!({"metadata": {"name": "x"}, "status": []})).unwrap();
-    assert!(!bare.is_ready());
-    assert_eq!(bare.status.artifact, None);
 }
 
 #[test]

@@ -438,33 +438,6 @@ fn the_guard_can_be_switched_off_and_names_what_to_do() {
     }
 }
 
-#[rstest]
-#[case(Some("a"), Some("a"), None, true)]
-#[case(Some("a"), Some("b"), None, false)]
-#[case(Some("a"), Some("b"), Some("r1"), false)]
-#[case(Some("a"), Some("b"), Some("r2"), true)]
-#[case(None, Some("b"), None, true)]
-#[case(Some("a"), None, None, true)]
-fn another_cluster_behind_the_reference_is_not_pruned(
-    #[case] was: Option<&str>,
-    #[case] is: Option<&str>,
-    #[case] confirmed: Option<&str>,
-    #[case] allowed: bool,
-) {
-    let cluster = |id: Option<&str>| Cluster {
-        reference: Some("Secret prod-kubeconfig".into()),
-        id: id.map(str::to_owned),
-    };
-    let result = check_cluster(&cluster(was), &cluster(is), "r2", confirmed);
-    assert_eq!(result.is_ok(), allowed);
-    if let Err(error) = result {
-        let text = error.to_string();
-        for part in ["cluster a", "cluster b", "Secret prod-kubeconfig", "confirm-prune: r2"] {
-            assert!(text.contains(part), "{text}");
-        }
-    }
-}
-
 // Ownership
 
 fn owner() -> OwnerRef {
