@@ -122,4 +122,6 @@ pub struct Known {
     pub changed_at: Timestamp,
     /// Left alone by its own wish or by policy: not waited for.
     pub skipped: bool,
+    /// It goes away by itself once it is done (run 27.4).
+    pub deletes_itself: bool,
 }

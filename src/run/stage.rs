@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use super::apply::Applier;
 use super::context::{Known, StageMemory};
 use super::judge::Judge;
-use super::outcome::{End, Failure, Stop, Wake};
-use super::pass::Pass;
+use super::outcome::{End, Failure, Missing, Stop, Wake};
+use super::pass::{Pass, elapsed};
 use super::record::{Recorder, parent_name};
 use super::render::{self, Rendered};
 use super::verify::{Mode, target_of};
@@ -17,12 +17,14 @@ use crate::api::{Stage, StagePhase, StageSetSpec, Step};
 use crate::cluster::{Target, Tenant};
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{DesiredStage, Entries, Entry, ObjectId, applyset_id, find_duplicate_claims, union};
-use crate::rules::readiness::{Overall, Readiness, name_blockers};
+use crate::rules::readiness::{self, Overall, Readiness, name_blockers};
 
 /// Objects a message names at most.
 const NAMED: usize = 5;
 /// While definitions come into force, look again after this time if no watch tells.
 const DEFINITIONS_AGAIN: Duration = Duration::from_secs(1);
+/// A definition that is in force is served within this time.
+const SERVED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where a stage leaves the step.
 pub(super) enum Flow {
@@ -131,7 +133,10 @@ impl Pass<'_> {
         }
         let tenant = self.tenant(stage);
         match self.apply_objects(at, stage, &tenant, inputs).await {
-            Err(failure) => Ok(Flow::End(self.failed(at, failure)?)),
+            Err(failure) => {
+                let failure = self.just_defined(at, tenant.cluster(), failure);
+                Ok(Flow::End(self.failed(at, failure)?))
+            }
             Ok(Some(waiting)) => {
                 self.status.stages[at].waiting_for = Some(waiting.clone());
                 self.watch_definitions(&tenant, stage).await;
@@ -146,6 +151,29 @@ impl Pass<'_> {
                 self.enter(at, StagePhase::Verifying, Step::Verify);
                 self.verify(at, stage, Mode::JustApplied).await
             }
+        }
+    }
+
+    /// A kind whose definition this StageSet itself brings is served a moment after the definition is in force: that
+    /// it is not yet is no failure.
+    fn just_defined(&self, at: usize, cluster: &crate::cluster::Cluster, failure: Failure) -> Failure {
+        let Some(Missing::Kind { api_version, .. }) = failure.missing.as_deref() else {
+            return failure;
+        };
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let began = self.status.stages[at].step_started_at.as_ref();
+        let fresh = began.is_some_and(|t| elapsed(t, Timestamp::now()) < SERVED_WITHIN);
+        let defines = |id: &ObjectId| {
+            id.kind == "CustomResourceDefinition" && id.name.split_once('.').is_some_and(|(_, g)| g == group)
+        };
+        let records = super::record::all(self.ctx, self.owner);
+        if !fresh || !records.iter().any(|(stage, _)| stage.entries.keys().any(defines)) {
+            return failure;
+        }
+        cluster.kinds().invalidate();
+        Failure {
+            remedy: super::outcome::Remedy::Stumble,
+            ..failure
         }
     }
 
@@ -346,12 +374,17 @@ impl Pass<'_> {
             .step_started_at
             .as_ref()
             .map_or_else(Timestamp::now, |t| t.0);
+        let failed = self.status.stages[at].phase == Some(StagePhase::Failed);
         let objects = rendered
             .objects
             .iter()
             .filter_map(|object| {
                 let target = Target::of(object).ok()?;
-                let known = Known::unseen(target.api_version, changed_at);
+                let known = Known {
+                    // One that may be gone because it failed is not taken for done.
+                    deletes_itself: !failed && readiness::deletes_itself(object),
+                    ..Known::unseen(target.api_version, changed_at)
+                };
                 Some((ObjectId::of(object)?, known))
             })
             .collect();
@@ -447,6 +480,7 @@ impl Known {
             settles_at: None,
             changed_at,
             skipped: false,
+            deletes_itself: false,
         }
     }
 }

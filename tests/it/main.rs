@@ -24,3 +24,4 @@ mod teardown;
 mod triggers;
 mod waiting;
 mod watches;
+mod workloads;
