@@ -4,6 +4,7 @@ mod support;
 
 mod control;
 mod crash;
+mod crash_matrix;
 mod docs;
 mod endpoints;
 mod faults;

@@ -17,12 +17,12 @@ fn own_kind(word: &str) -> Kind {
     Kind::new("workloads.stageset.test/v1", &format!("{word}{random:06x}"))
 }
 
-fn plural(kind: &Kind) -> String {
+pub fn plural(kind: &Kind) -> String {
     format!("{}s", kind.kind.to_lowercase())
 }
 
 /// YAML of its definition, with a status subresource or without.
-fn definition(kind: &Kind, status: bool) -> String {
+pub fn definition(kind: &Kind, status: bool) -> String {
     let singular = kind.kind.to_lowercase();
     let subresources = if status { "{ status: {} }" } else { "{}" };
     format!(
@@ -37,7 +37,7 @@ fn definition(kind: &Kind, status: bool) -> String {
     )
 }
 
-fn resource(kind: &Kind, name: &str, size: u32) -> String {
+pub fn resource(kind: &Kind, name: &str, size: u32) -> String {
     format!(
         "apiVersion: {}\nkind: {}\nmetadata: {{ name: {name} }}\nspec: {{ size: {size} }}\n",
         kind.api_version, kind.kind
@@ -45,7 +45,7 @@ fn resource(kind: &Kind, name: &str, size: u32) -> String {
 }
 
 /// The tenant may install definitions.
-async fn may_define(world: &World) {
+pub async fn may_define(world: &World) {
     let rules =
         json!([{ "apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["*"] }]);
     grant(world, rules).await;

@@ -1,7 +1,7 @@
 //! Kinds as people use them: what a controller of the cluster makes of an object, and what becomes of it when it changes.
 
 mod admission;
-mod custom;
+pub mod custom;
 mod kinds;
 mod others;
 mod stateful;
