@@ -2,6 +2,7 @@
 
 mod support;
 
+mod chaos;
 mod control;
 mod crash;
 mod crash_matrix;
