@@ -99,7 +99,7 @@ fn trouble(world: &World) {
 }
 
 /// Three revisions under fire; the API server goes away in the middle of the third, and changes go on meanwhile.
-async fn rollouts(world: &World, restarts: &AtomicU32) {
+async fn rollouts(world: &World) {
     let first = publish_all(world, 1).await;
     trouble(world);
     let mut sets = Vec::new();
@@ -115,12 +115,6 @@ async fn rollouts(world: &World, restarts: &AtomicU32) {
     let before = uids(world).await;
     let second = publish_all(world, 2).await;
     all_roll_out(&sets, &second).await;
-    assert_eq!(
-        restarts.load(Ordering::SeqCst),
-        0,
-        "the lease was lost for single errors\n{}",
-        world.report().await
-    );
 
     outage(world).await;
     let fourth = publish_all(world, 4).await;
@@ -237,7 +231,7 @@ async fn errors_timeouts_and_an_outage_in_the_middle_leave_no_trace() {
     controller.until_ready().await;
     let restarts = AtomicU32::new(0);
     tokio::select! {
-        () = rollouts(&world, &restarts) => {}
+        () = rollouts(&world) => {}
         never = supervise(&mut controller, &restarts) => never,
     }
     let events = world.proxy.all().events().count();
