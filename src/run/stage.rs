@@ -14,6 +14,7 @@ use super::record::{Recorder, parent_name};
 use super::render::{self, Rendered};
 use super::verify::{Mode, target_of};
 use crate::api::{Stage, StagePhase, StageSetSpec, Step};
+use crate::cluster::watch::{Knowledge, WatchKey};
 use crate::cluster::{Target, Tenant};
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{DesiredStage, Entries, Entry, ObjectId, applyset_id, find_duplicate_claims, union};
@@ -25,6 +26,17 @@ const NAMED: usize = 5;
 const DEFINITIONS_AGAIN: Duration = Duration::from_secs(1);
 /// A definition that is in force is served within this time.
 const SERVED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The watch that covers an object.
+fn watch_key(tenant: &Tenant, id: &ObjectId, known: &Known) -> WatchKey {
+    let target = target_of(id, &known.api_version);
+    WatchKey::of(
+        tenant.cluster().key(),
+        tenant.identity(),
+        &target,
+        !id.namespace.is_empty(),
+    )
+}
 
 /// Where a stage leaves the step.
 pub(super) enum Flow {
@@ -67,13 +79,22 @@ impl Pass<'_> {
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return;
         };
-        for (id, known) in &memory.objects {
-            let target = target_of(id, &known.api_version);
-            let namespaced = !id.namespace.is_empty();
-            let key =
-                crate::cluster::watch::WatchKey::of(tenant.cluster().key(), tenant.identity(), &target, namespaced);
-            self.needed.insert(key);
-        }
+        let keys = memory.objects.iter().map(|(id, known)| watch_key(&tenant, id, known));
+        self.needed.extend(keys);
+    }
+
+    /// Whether an object of a stage before the last has changed since the run was through with it: nobody has looked
+    /// at it since.
+    pub(super) fn is_disturbed(&self) -> bool {
+        let stages = &self.set.spec.stages;
+        stages.iter().take(stages.len().saturating_sub(1)).any(|stage| {
+            let tenant = self.tenant(stage);
+            let objects = self.memory.stages.get(&stage.name).map(|m| &m.objects);
+            objects.into_iter().flatten().any(|(id, known)| {
+                let key = watch_key(&tenant, id, known);
+                !known.skipped && self.ctx.hub.knows(&key, &id.name, &known.uid, known.version) != Knowledge::Unchanged
+            })
+        })
     }
 
     /// Whether the spec has changed since the run began.
@@ -409,8 +430,8 @@ impl Pass<'_> {
             Overall::Ready => {
                 self.enter(at, StagePhase::Ready, Step::Done);
                 self.memory.polls = 0;
-                let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
-                self.ctx.metrics.stage_applied.with_label_values(&labels).inc();
+                let metrics = &self.ctx.metrics;
+                metrics.applied(&self.owner.namespace, &self.owner.name, &stage.name);
                 Ok(Flow::Ready)
             }
             Overall::Failed(failed)

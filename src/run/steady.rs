@@ -280,12 +280,9 @@ impl Pass<'_> {
     }
 
     fn tell_corrected(&self, stage: &Stage, put_back: &[&ObjectId]) {
-        let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
-        self.ctx
-            .metrics
-            .drift_corrected
-            .with_label_values(&labels)
-            .inc_by(put_back.len() as u64);
+        let (namespace, name) = (&self.owner.namespace, &self.owner.name);
+        let metrics = &self.ctx.metrics;
+        metrics.corrected(namespace, name, &stage.name, put_back.len() as u64);
         let names: Vec<String> = put_back.iter().map(ToString::to_string).collect();
         let names = names.join(", ");
         tracing::warn!(stage = stage.name, objects = names, "drift corrected");

@@ -17,6 +17,7 @@ mod leader;
 mod notifications;
 mod policies;
 mod prune;
+mod records;
 mod refusals;
 mod remote;
 mod rollout;

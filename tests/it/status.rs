@@ -260,3 +260,38 @@ async fn a_wait_does_not_flood_the_status() {
         writes.lines()
     );
 }
+
+/// What went wrong once is not said of a release that is in place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_that_is_over_leaves_no_message() {
+    let world = World::start("cleared").await;
+    world.publish("one", &[("m.yaml", &configmap("map", "1"))]).await;
+    world.publish("two", &[("w.yaml", &objects::widget("w", 1))]).await;
+    world.failed_widget("w").await;
+    let shop = stageset("shop")
+        .retry_interval("1h")
+        .stage(stage("one", "one"))
+        .stage(stage("two", "two"))
+        .apply(&world)
+        .await;
+    shop.until_reason("StageFailed").await;
+    let said = shop.stage("two").await["message"].clone();
+    assert!(said.as_str().is_some_and(|m| m.contains('w')), "{said}");
+    world.widget("w", true).await;
+    let clean = |s: &serde_json::Value| {
+        ["one", "two"].iter().all(|name| {
+            let entry = stage_of(s, name);
+            entry["phase"] == "Ready" && entry["message"].is_null() && entry["waitingFor"].is_null()
+        })
+    };
+    shop.until_ready().await;
+    shop.until("without a word of the past", clean).await;
+
+    // The same for a release that turned unready for a while.
+    world.failed_widget("w").await;
+    shop.until("told", |s| !stage_of(s, "two")["waitingFor"].is_null())
+        .await;
+    world.widget("w", true).await;
+    shop.until_ready().await;
+    shop.until("without a word of the past", clean).await;
+}
