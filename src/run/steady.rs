@@ -50,7 +50,11 @@ impl Pass<'_> {
             let tenant = self.tenant(stage);
             let look = match self.tend(at, stage, &tenant, full).await {
                 Ok(look) => look,
-                Err(failure) => return self.failed_care(at, failure),
+                Err(failure) => {
+                    // What a full look was asked for is still to be done.
+                    self.memory.full_at = self.memory.full_at.filter(|_| !full);
+                    return self.failed_care(at, failure);
+                }
             };
             match self.health(at, stage, &look) {
                 Health::Good => {}
