@@ -123,8 +123,11 @@ async fn run(config: Config) -> Result<(), String> {
             .set(1);
         tracing::info!(logger = "setup", "became leader");
     }
-    wait_for_caches(&feeds, &stop).await;
-    let working = controller::run(ctx.clone(), woken, stop.clone().cancelled_owned());
+    // The lease is kept from the start: filling the caches may take longer than it holds.
+    let working = async {
+        wait_for_caches(&feeds, &stop).await;
+        controller::run(ctx.clone(), woken, stop.clone().cancelled_owned()).await;
+    };
     tokio::pin!(working);
     tokio::select! {
         () = &mut working => return Ok(()),

@@ -19,6 +19,16 @@ pub struct Preconditions {
     pub resource_version: Option<String>,
 }
 
+/// What becomes of the objects that a deleted object owns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Dependents {
+    /// The garbage collector deletes them afterwards.
+    #[default]
+    Deleted,
+    /// They stay, without an owner.
+    Orphaned,
+}
+
 /// A client bound to an identity.
 #[derive(Clone)]
 pub struct Tenant {
@@ -193,8 +203,24 @@ impl Tenant {
     /// # Errors
     /// The failed request; a conflict when a precondition no longer holds.
     pub async fn delete(&self, target: &Target, only_if: &Preconditions) -> Result<bool, Error> {
+        self.delete_with(target, only_if, Dependents::Deleted).await
+    }
+
+    /// Deletes in the background, and says what becomes of what the object owns. `true` when the object was there.
+    ///
+    /// # Errors
+    /// The failed request; a conflict when a precondition no longer holds.
+    pub async fn delete_with(
+        &self,
+        target: &Target,
+        only_if: &Preconditions,
+        dependents: Dependents,
+    ) -> Result<bool, Error> {
         let served = self.served(&target.api_version, &target.kind).await?;
-        let mut params = DeleteParams::background();
+        let mut params = match dependents {
+            Dependents::Deleted => DeleteParams::background(),
+            Dependents::Orphaned => DeleteParams::orphan(),
+        };
         if only_if != &Preconditions::default() {
             params.preconditions = Some(kube::core::params::Preconditions {
                 uid: only_if.uid.clone(),

@@ -127,9 +127,7 @@ impl Feeds {
         let Some(dependents) = self.ctx.sets.remove(owner, uid) else {
             return;
         };
-        self.ctx.memories.forget(owner);
-        self.ctx.hub.keep_only(owner, &HashSet::new());
-        self.ctx.metrics.forget(&owner.namespace, &owner.name);
+        self.ctx.forget(owner);
         for dependent in dependents {
             let _ = self.wake.send(dependent);
         }

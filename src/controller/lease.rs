@@ -15,6 +15,8 @@ const LEASE: &str = "stageset-controller.stages.metio.wtf";
 const DURATION: Duration = Duration::from_secs(15);
 /// A holder that could not renew for so long gives up.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// One try may take so long: a request that hangs must not use up the deadline.
+const ATTEMPT: Duration = Duration::from_secs(4);
 /// Pause between tries.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -62,11 +64,11 @@ impl Lease {
         loop {
             tokio::time::sleep(RETRY).await;
             let left = RENEW_DEADLINE.saturating_sub(renewed.elapsed());
-            match tokio::time::timeout(left, self.try_take()).await {
+            match tokio::time::timeout(left.min(ATTEMPT), self.try_take()).await {
                 Ok(Ok(true)) => renewed = Instant::now(),
                 Ok(Ok(false)) => return,
                 Ok(Err(error)) => tracing::warn!(%error, "the lease could not be renewed; trying again"),
-                Err(_) => {}
+                Err(_) => tracing::warn!("the lease could not be renewed in {ATTEMPT:?}; trying again"),
             }
             if renewed.elapsed() >= RENEW_DEADLINE {
                 return;
@@ -106,11 +108,8 @@ impl Lease {
                 spec.insert("leaseDurationSeconds".into(), json!(DURATION.as_secs()));
             }
         }
-        match tenant.replace(&lease, FIELD_MANAGER).await {
-            Ok(_) => Ok(true),
-            Err(e) if e.is_conflict() => Ok(false),
-            Err(e) => Err(e),
-        }
+        // Somebody else wrote in between: whether that was another holder, only the next look tells.
+        tenant.replace(&lease, FIELD_MANAGER).await.map(|_| true)
     }
 
     /// A lease has expired once we have seen it unchanged for its duration: another machine's clock is not trusted.

@@ -83,7 +83,14 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
         reconcileID = %id,
     );
     let ctx = shared.ctx.clone();
-    let step = async move { run::step(&ctx, &owner).await };
+    let step = async move {
+        let stepped = run::step(&ctx, &owner).await;
+        if ctx.sets.get(&owner).is_none() {
+            // It went while the step was under way: what the step has learned since is nobody's.
+            ctx.forget(&owner);
+        }
+        stepped
+    };
     let step = tokio::spawn(run::slot::within(slot, step).instrument(span)).await;
     metrics.active_workers.dec();
     let took = began.elapsed();

@@ -192,7 +192,12 @@ pub enum Decision {
     /// Report it; the message says what refused and how to go on.
     Fail { message: String },
     /// Delete the live object with these preconditions, wait until it is gone, create it.
-    Recreate { by: ChosenBy, preconditions: Preconditions },
+    Recreate {
+        by: ChosenBy,
+        preconditions: Preconditions,
+        /// What it owns stays for the new object to adopt.
+        orphan: bool,
+    },
     /// Leave the live object as it is and go on.
     KeepExisting,
     /// Recreating it would destroy data.
@@ -216,9 +221,20 @@ pub fn on_conflict(policy: &Policy, rendered: &Value, live: &Value, conflict: &I
                     uid: live.pointer("/metadata/uid").and_then(Value::as_str).map(str::to_owned),
                     resource_version: None,
                 },
+                orphan: is_adoptable(rendered, live),
             },
         },
     }
+}
+
+/// Whether a new object would adopt what the old one owns: a StatefulSet takes pods over by its selector, and its
+/// claims may be owned by it too. A selector that changed finds nothing, and pods of the old one would be in the way.
+fn is_adoptable(rendered: &Value, live: &Value) -> bool {
+    let is = |object: &Value| {
+        let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
+        text("kind") == "StatefulSet" && text("apiVersion").starts_with("apps/")
+    };
+    is(rendered) && rendered.pointer("/spec/selector") == live.pointer("/spec/selector")
 }
 
 fn fail_message(rendered: &Value, conflict: &ImmutableConflict) -> String {

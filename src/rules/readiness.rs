@@ -120,9 +120,14 @@ pub fn judge(object: &Value, now: Timestamp) -> Readiness {
 pub fn judge_observed(desired: &Value, live: Option<&Value>, now: Timestamp) -> Readiness {
     match live {
         Some(object) => judge(object, now),
-        None if kinds::deletes_itself(desired) => Readiness::Current,
+        None if deletes_itself(desired) => Readiness::Current,
         None => Readiness::NotFound,
     }
+}
+
+/// True for a Job that the cluster deletes on its own after it finished.
+pub fn deletes_itself(object: &Value) -> bool {
+    kinds::deletes_itself(object)
 }
 
 /// What the settle rule needs to know beside the object.

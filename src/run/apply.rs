@@ -14,7 +14,7 @@ use super::render::content_hash;
 use super::treatment;
 use crate::api::names::{FIELD_MANAGER, applyset};
 use crate::cluster::watch::{Knowledge, Owner, WatchKey, parse_version};
-use crate::cluster::{self, Preconditions, Served, Target, Tenant, is_deleting, resource_version, uid};
+use crate::cluster::{self, Dependents, Preconditions, Served, Target, Tenant, is_deleting, resource_version, uid};
 use crate::rules::conflict::{
     BeforeApply, Decision, Policy, before_apply, immutable_conflict, on_conflict, trial_object,
 };
@@ -23,7 +23,7 @@ use crate::rules::inventory::{ObjectId, OwnerRef, owner_of};
 use crate::rules::managers;
 use crate::rules::optout::{self, Mode};
 use crate::rules::order::{self, Wave};
-use crate::rules::readiness::Readiness;
+use crate::rules::readiness::{self, Readiness};
 
 /// Objects of one kind that are sent at once.
 const PARALLEL: usize = 8;
@@ -72,6 +72,7 @@ struct Conflicted {
     target: Target,
     object: Value,
     only_if: Preconditions,
+    dependents: Dependents,
 }
 
 /// Where an object is found.
@@ -175,7 +176,7 @@ impl Applier<'_> {
         let failed = |e: &cluster::Error| Failure::of_request("apply", e);
         tracing::info!(object = %conflict.target, "recreated: a field cannot be changed in place");
         self.tenant
-            .delete(&conflict.target, &conflict.only_if)
+            .delete_with(&conflict.target, &conflict.only_if, conflict.dependents)
             .await
             .map_err(|e| Failure::of_access("apply", &e, "delete", &conflict.target))?;
         if self
@@ -234,6 +235,12 @@ impl Applier<'_> {
             .get(&target)
             .await
             .map_err(|e| Failure::of_access("apply", &e, "get", &target))?;
+        if live.is_none()
+            && let Some(done) = before.as_ref().filter(|k| k.deletes_itself && k.sent == sent)
+            && done.readiness.is_ready()
+        {
+            return Ok(Step::Done(id, done.clone(), Change::Unchanged));
+        }
         if live.as_ref().is_some_and(is_deleting) {
             return Ok(Step::Leaving(id, Known::leaving(before.as_ref())));
         }
@@ -343,13 +350,20 @@ impl Applier<'_> {
                 Known::skipped(&target, Some(live), sent),
                 Change::Skipped,
             )),
-            Decision::Recreate { preconditions, .. } => Ok(Step::Conflict(Box::new(Conflicted {
+            Decision::Recreate {
+                preconditions, orphan, ..
+            } => Ok(Step::Conflict(Box::new(Conflicted {
                 id,
                 target,
                 object,
                 only_if: Preconditions {
                     uid: preconditions.uid,
                     resource_version: preconditions.resource_version,
+                },
+                dependents: if orphan {
+                    Dependents::Orphaned
+                } else {
+                    Dependents::Deleted
                 },
             }))),
         }
@@ -381,6 +395,7 @@ impl Applier<'_> {
             changed_at,
             skipped: false,
             alone: false,
+            deletes_itself: readiness::deletes_itself(live),
         }
     }
 
@@ -508,6 +523,7 @@ impl Known {
             changed_at: Timestamp::now(),
             skipped: true,
             alone: false,
+            deletes_itself: false,
         }
     }
 }

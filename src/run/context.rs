@@ -1,6 +1,6 @@
 //! What every step needs: the doors, the caches, and what is remembered between steps.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -32,6 +32,15 @@ pub struct Context {
     pub notifier: Notifier,
     pub metrics: Metrics,
     pub memories: Memories,
+}
+
+impl Context {
+    /// Drops what is kept for a StageSet that is gone.
+    pub fn forget(&self, owner: &Owner) {
+        self.memories.forget(owner);
+        self.hub.keep_only(owner, &HashSet::new());
+        self.metrics.forget(&owner.namespace, &owner.name);
+    }
 }
 
 /// What is remembered of each StageSet while the process lives. Losing it costs requests, never
@@ -132,4 +141,6 @@ pub struct Known {
     pub skipped: bool,
     /// It need not carry our label, so it is watched by its name.
     pub alone: bool,
+    /// It goes away by itself once it is done (run 27.4).
+    pub deletes_itself: bool,
 }

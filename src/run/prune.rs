@@ -47,7 +47,7 @@ impl Pass<'_> {
         }
         self.memory.full_at = Some(std::time::Instant::now());
         tracing::info!(stages = self.status.stages.len(), ready = true, "StageSet synced");
-        let again = newer || self.prune_deferred;
+        let again = newer || self.prune_deferred || self.is_disturbed();
         let wake = if again {
             std::time::Duration::ZERO
         } else {

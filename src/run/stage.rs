@@ -8,21 +8,35 @@ use jiff::Timestamp;
 use super::apply::Applier;
 use super::context::{Known, StageMemory};
 use super::judge::Judge;
-use super::outcome::{End, Failure, Stop, Wake};
-use super::pass::Pass;
+use super::outcome::{End, Failure, Missing, Stop, Wake};
+use super::pass::{Pass, elapsed};
 use super::record::{Recorder, parent_name};
 use super::render::{self, Rendered};
 use super::verify::{Mode, target_of};
 use crate::api::{Stage, StagePhase, StageSetSpec, Step};
+use crate::cluster::watch::{Knowledge, WatchKey};
 use crate::cluster::{Target, Tenant};
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{DesiredStage, Entries, Entry, ObjectId, applyset_id, find_duplicate_claims, union};
-use crate::rules::readiness::{Overall, Readiness, name_blockers};
+use crate::rules::readiness::{self, Overall, Readiness, name_blockers};
 
 /// Objects a message names at most.
 const NAMED: usize = 5;
 /// While definitions come into force, look again after this time if no watch tells.
 const DEFINITIONS_AGAIN: Duration = Duration::from_secs(1);
+/// A definition that is in force is served within this time.
+const SERVED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The watch that covers an object.
+fn watch_key(tenant: &Tenant, id: &ObjectId, known: &Known) -> WatchKey {
+    let target = target_of(id, &known.api_version);
+    WatchKey::of(
+        tenant.cluster().key(),
+        tenant.identity(),
+        &target,
+        !id.namespace.is_empty(),
+    )
+}
 
 /// Where a stage leaves the step.
 pub(super) enum Flow {
@@ -65,13 +79,22 @@ impl Pass<'_> {
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return;
         };
-        for (id, known) in &memory.objects {
-            let target = target_of(id, &known.api_version);
-            let namespaced = !id.namespace.is_empty();
-            let key =
-                crate::cluster::watch::WatchKey::of(tenant.cluster().key(), tenant.identity(), &target, namespaced);
-            self.needed.insert(key);
-        }
+        let keys = memory.objects.iter().map(|(id, known)| watch_key(&tenant, id, known));
+        self.needed.extend(keys);
+    }
+
+    /// Whether an object of a stage before the last has changed since the run was through with it: nobody has looked
+    /// at it since.
+    pub(super) fn is_disturbed(&self) -> bool {
+        let stages = &self.set.spec.stages;
+        stages.iter().take(stages.len().saturating_sub(1)).any(|stage| {
+            let tenant = self.tenant(stage);
+            let objects = self.memory.stages.get(&stage.name).map(|m| &m.objects);
+            objects.into_iter().flatten().any(|(id, known)| {
+                let key = watch_key(&tenant, id, known);
+                !known.skipped && self.ctx.hub.knows(&key, &id.name, &known.uid, known.version) != Knowledge::Unchanged
+            })
+        })
     }
 
     /// Whether the spec has changed since the run began.
@@ -131,7 +154,10 @@ impl Pass<'_> {
         }
         let tenant = self.tenant(stage);
         match self.apply_objects(at, stage, &tenant, inputs).await {
-            Err(failure) => Ok(Flow::End(self.failed(at, failure)?)),
+            Err(failure) => {
+                let failure = self.just_defined(at, tenant.cluster(), failure);
+                Ok(Flow::End(self.failed(at, failure)?))
+            }
             Ok(Some(waiting)) => {
                 self.status.stages[at].waiting_for = Some(waiting.clone());
                 self.watch_definitions(&tenant, stage).await;
@@ -146,6 +172,29 @@ impl Pass<'_> {
                 self.enter(at, StagePhase::Verifying, Step::Verify);
                 self.verify(at, stage, Mode::JustApplied).await
             }
+        }
+    }
+
+    /// A kind whose definition this StageSet itself brings is served a moment after the definition is in force: that
+    /// it is not yet is no failure.
+    fn just_defined(&self, at: usize, cluster: &crate::cluster::Cluster, failure: Failure) -> Failure {
+        let Some(Missing::Kind { api_version, .. }) = failure.missing.as_deref() else {
+            return failure;
+        };
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let began = self.status.stages[at].step_started_at.as_ref();
+        let fresh = began.is_some_and(|t| elapsed(t, Timestamp::now()) < SERVED_WITHIN);
+        let defines = |id: &ObjectId| {
+            id.kind == "CustomResourceDefinition" && id.name.split_once('.').is_some_and(|(_, g)| g == group)
+        };
+        let records = super::record::all(self.ctx, self.owner);
+        if !fresh || !records.iter().any(|(stage, _)| stage.entries.keys().any(defines)) {
+            return failure;
+        }
+        cluster.kinds().invalidate();
+        Failure {
+            remedy: super::outcome::Remedy::Stumble,
+            ..failure
         }
     }
 
@@ -347,12 +396,17 @@ impl Pass<'_> {
             .step_started_at
             .as_ref()
             .map_or_else(Timestamp::now, |t| t.0);
+        let failed = self.status.stages[at].phase == Some(StagePhase::Failed);
         let objects = rendered
             .objects
             .iter()
             .filter_map(|object| {
                 let target = Target::of(object).ok()?;
-                let known = Known::unseen(target.api_version, changed_at);
+                let known = Known {
+                    // One that may be gone because it failed is not taken for done.
+                    deletes_itself: !failed && readiness::deletes_itself(object),
+                    ..Known::unseen(target.api_version, changed_at)
+                };
                 Some((ObjectId::of(object)?, known))
             })
             .collect();
@@ -377,8 +431,8 @@ impl Pass<'_> {
             Overall::Ready => {
                 self.enter(at, StagePhase::Ready, Step::Done);
                 self.memory.polls = 0;
-                let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
-                self.ctx.metrics.stage_applied.with_label_values(&labels).inc();
+                let metrics = &self.ctx.metrics;
+                metrics.applied(&self.owner.namespace, &self.owner.name, &stage.name);
                 Ok(Flow::Ready)
             }
             Overall::Failed(failed)
@@ -460,6 +514,7 @@ impl Known {
             changed_at,
             skipped: false,
             alone: false,
+            deletes_itself: false,
         }
     }
 }

@@ -54,7 +54,11 @@ impl Pass<'_> {
             let tenant = self.tenant(stage);
             let look = match self.tend(at, stage, &tenant, full).await {
                 Ok(look) => look,
-                Err(failure) => return self.failed_care(at, failure),
+                Err(failure) => {
+                    // What a full look was asked for is still to be done.
+                    self.memory.full_at = self.memory.full_at.filter(|_| !full);
+                    return self.failed_care(at, failure);
+                }
             };
             match self.health(at, stage, &look) {
                 Health::Good => {}
@@ -312,12 +316,9 @@ impl Pass<'_> {
     }
 
     fn tell_corrected(&self, stage: &Stage, put_back: &[&ObjectId]) {
-        let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
-        self.ctx
-            .metrics
-            .drift_corrected
-            .with_label_values(&labels)
-            .inc_by(put_back.len() as u64);
+        let (namespace, name) = (&self.owner.namespace, &self.owner.name);
+        let metrics = &self.ctx.metrics;
+        metrics.corrected(namespace, name, &stage.name, put_back.len() as u64);
         let names: Vec<String> = put_back.iter().map(ToString::to_string).collect();
         let names = names.join(", ");
         tracing::warn!(stage = stage.name, objects = names, "drift corrected");

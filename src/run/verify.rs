@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::context::{Context, Known};
 use super::judge::Judge;
 use super::outcome::Failure;
+use super::render::content_hash;
 use crate::api::names::{FIELD_MANAGER, label};
 use crate::cluster::watch::{Coverage, Knowledge, Owner, WatchKey, parse_version};
 use crate::cluster::{Error, Target, Tenant, resource_version, uid};
@@ -218,10 +219,16 @@ impl Observer<'_> {
             Err(e) => return Err(Failure::of_access("verify", &e, "get", &target)),
         };
         let Some(live) = live else {
-            known.readiness = Readiness::NotFound;
+            known.deletes_itself |= sent.is_some_and(readiness::deletes_itself);
+            let done = known.deletes_itself && !known.readiness.is_failed();
+            known.readiness = if done { Readiness::Current } else { Readiness::NotFound };
             known.version = 0;
             known.rules = self.judge.rules(id);
             known.settles_at = None;
+            if let Some(sent) = sent.filter(|_| done) {
+                known.sent = content_hash(sent);
+                return Ok((known, None));
+            }
             return Ok((known, sent.map(|_| Vec::new())));
         };
         known.uid = uid(&live).to_owned();
@@ -248,8 +255,11 @@ impl Observer<'_> {
             drift::compare(&outgoing, &live, FIELD_MANAGER)
         });
         let drifted = changes.filter(|c| !c.is_empty());
-        if sent.is_some() && drifted.is_none() {
+        known.deletes_itself = readiness::deletes_itself(&live);
+        if let Some(sent) = sent.filter(|_| drifted.is_none()) {
             known.compared = known.version;
+            // Found equal: after a restart it is as good as sent by this process.
+            known.sent = content_hash(sent);
         }
         Ok((known, drifted))
     }

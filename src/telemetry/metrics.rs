@@ -166,6 +166,29 @@ impl Metrics {
         }
     }
 
+    /// Counts a stage that is through.
+    pub fn applied(&self, namespace: &str, name: &str, stage: &str) {
+        self.know_stage(namespace, name, stage);
+        self.stage_applied.with_label_values(&[namespace, name, stage]).inc();
+    }
+
+    /// Counts objects of a stage that were put back.
+    pub fn corrected(&self, namespace: &str, name: &str, stage: &str, objects: u64) {
+        self.know_stage(namespace, name, stage);
+        self.drift_corrected
+            .with_label_values(&[namespace, name, stage])
+            .inc_by(objects);
+    }
+
+    /// Only what is known can be dropped later.
+    fn know_stage(&self, namespace: &str, name: &str, stage: &str) {
+        let mut known = self.known_stages.lock().unwrap_or_else(PoisonError::into_inner);
+        let stages = known.entry((namespace.to_owned(), name.to_owned())).or_default();
+        if !stages.iter().any(|s| s == stage) {
+            stages.push(stage.to_owned());
+        }
+    }
+
     /// Drops every series of a StageSet that is gone, except those that must outlive it.
     pub fn forget(&self, namespace: &str, name: &str) {
         let key = (namespace.to_owned(), name.to_owned());

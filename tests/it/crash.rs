@@ -14,7 +14,7 @@ use crate::support::{
 };
 
 /// Restarts whenever the process is gone; never returns.
-async fn keep_alive(controller: &mut Controller) -> ! {
+pub async fn keep_alive(controller: &mut Controller) -> ! {
     loop {
         tokio::time::sleep(Duration::from_millis(20)).await;
         if !controller.running() {

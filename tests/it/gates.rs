@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::{
     World,
     objects::{self, configmap},
-    stageset::{condition_of, stage, stageset},
+    stageset::{condition_of, stage, stage_of, stageset},
 };
 
 /// A window that has been closed for a year and stays so for another.
@@ -226,4 +226,58 @@ async fn an_expression_decides_when_a_custom_resource_is_ready() {
         .patch_status(&objects::widgets(), &world.namespace, "w", good)
         .await;
     app.until_ready().await;
+}
+
+/// One override, one run: it goes through all stages although the window is closed for everything, and the next
+/// revision is held again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_override_lasts_for_the_run_it_begins_and_no_longer() {
+    for scope in ["All", "Updates"] {
+        let world = World::start(&format!("override-{}", scope.to_lowercase())).await;
+        world.publish("one", &[("w.yaml", &objects::widget("gate", 1))]).await;
+        world.publish("two", &[("map.yaml", &configmap("map", "1"))]).await;
+        world.widget("gate", true).await;
+        let mut app = stageset("app")
+            .set("windowScope", json!(scope))
+            .stage(stage("one", "one"))
+            .stage(stage("two", "two"))
+            .apply(&world)
+            .await;
+        app.until_ready().await;
+        app.patch_spec(json!({ "updateWindows": closed() })).await;
+        app.until("the window in force", |s| s["observedGeneration"] == 2).await;
+
+        world.widget("gate", false).await;
+        let bigger = objects::widget("gate", 1).replace("size: 1", "size: 1\n  color: red");
+        let first = world.publish("one", &[("w.yaml", &bigger)]).await;
+        let second = world.publish("two", &[("map.yaml", &configmap("map", "2"))]).await;
+        app.until("a pending update", |s| !s["pendingUpdate"]["revisions"].is_null())
+            .await;
+        assert_eq!(world.config_value("map").await.as_deref(), Some("1"));
+        app.annotate("stages.metio.wtf/update-now", Some("once")).await;
+        let status = app
+            .until("under way", |s| {
+                !s["run"].is_null() && stage_of(s, "one")["phase"] == "Verifying"
+            })
+            .await;
+        assert_eq!(
+            status["lastHandledUpdateOverride"], "once",
+            "used up by the run it begins"
+        );
+        // The run waits in its first stage; the window is closed all the time.
+        let ready = objects::widget_status(2, true, false);
+        world
+            .cluster
+            .patch_status(&objects::widgets(), &world.namespace, "gate", ready)
+            .await;
+        app.until_rolled_out("two", &second).await;
+        assert_eq!(app.stage("one").await["appliedRevision"], first.as_str());
+
+        let third = world.publish("two", &[("map.yaml", &configmap("map", "3"))]).await;
+        app.until("the next one held", |s| {
+            s["pendingUpdate"]["revisions"].to_string().contains(&third)
+        })
+        .await;
+        assert_eq!(world.config_value("map").await.as_deref(), Some("2"), "{scope}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Controller, World, look,
+    Controller, Match, Verb, When, World, look,
     objects::{self, configmap},
     process,
     stageset::{stage, stageset},
@@ -84,4 +84,91 @@ async fn a_leader_that_lost_its_lease_ends_itself() {
         .until_ready()
         .await;
     assert!(standby.running());
+}
+
+/// A request under way outlives the lease's duration; the standby must not begin beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_told_to_end_keeps_the_lease_until_its_steps_have_ended() {
+    let (world, mut leader, mut standby) = pair("drain").await;
+    let before = holder(&world).await.expect("a leader");
+    let slow = Match::writes().resource("configmaps");
+    world.proxy.delay(slow.clone(), Duration::from_secs(20));
+    world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    look(Duration::from_secs(30), || async {
+        let sent = world.proxy.all().matching(&slow).count();
+        if sent == 1 {
+            Ok(())
+        } else {
+            Err(format!("{sent} writes"))
+        }
+    })
+    .await
+    .expect("a step is under way");
+    process::terminate(leader.pid());
+    let began = Instant::now();
+    while leader.running() {
+        let now = holder(&world).await;
+        assert!(
+            !leader.running() || now.as_deref() == Some(&before),
+            "{now:?} leads while the step of {before} goes on"
+        );
+        assert!(began.elapsed() < Duration::from_secs(40), "it does not end");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(
+        began.elapsed() > Duration::from_secs(15),
+        "it ended after {:?}",
+        began.elapsed()
+    );
+    let status = leader.until_ended(Duration::from_secs(1)).await;
+    assert_eq!(status.and_then(|s| s.code()), Some(0), "{}", leader.tail(20));
+    assert_eq!(
+        world.proxy.all().matching(&slow).count(),
+        1,
+        "the standby did not begin beside it"
+    );
+    world.proxy.heal();
+    // The lease is not handed over but runs out.
+    look(Duration::from_secs(40), || async {
+        let now = holder(&world).await;
+        if now.as_ref() == Some(&before) {
+            Err(format!("{now:?}"))
+        } else {
+            Ok(())
+        }
+    })
+    .await
+    .expect("a successor");
+    let revision = world.publish("app", &[("m.yaml", &configmap("map", "2"))]).await;
+    shop.until_rolled_out("app", &revision).await;
+    assert!(standby.running());
+}
+
+/// Whoever else writes to the lease, and a renewal that fails or hangs: there is time for another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn single_failures_cost_no_leadership() {
+    let (world, mut leader, _standby) = pair("renewal").await;
+    let before = holder(&world).await.expect("a leader");
+    let renewal = Match::any().verb(Verb::Update).resource("leases");
+    for fault in ["conflict", "error", "hang"] {
+        let mark = world.proxy.mark();
+        match fault {
+            "conflict" => world.proxy.fail(renewal.clone(), When::First(2), 409),
+            "error" => world.proxy.fail(renewal.clone(), When::First(2), 500),
+            _ => world
+                .proxy
+                .delay_some(renewal.clone(), When::First(1), Duration::from_secs(35)),
+        }
+        look(Duration::from_secs(30), || async {
+            let renewals = world.proxy.since(mark).matching(&renewal);
+            let good = renewals.records().iter().filter(|r| r.status == Some(200)).count();
+            if good > 1 { Ok(()) } else { Err(renewals.lines()) }
+        })
+        .await
+        .unwrap_or_else(|seen| panic!("never renewed after a {fault}:\n{seen}"));
+        world.proxy.heal();
+        assert!(leader.running(), "a {fault} ended the leader\n{}", leader.tail(10));
+        assert_eq!(holder(&world).await.as_ref(), Some(&before), "{fault}");
+    }
 }

@@ -2,8 +2,10 @@
 
 mod support;
 
+mod chaos;
 mod control;
 mod crash;
+mod crash_matrix;
 mod docs;
 mod endpoints;
 mod faults;
@@ -15,6 +17,7 @@ mod leader;
 mod notifications;
 mod policies;
 mod prune;
+mod records;
 mod refusals;
 mod remote;
 mod rollout;
@@ -25,3 +28,4 @@ mod triggers;
 mod waiting;
 mod wakes;
 mod watches;
+mod workloads;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::{
-    World, look,
+    Match, Verb, When, World, look,
     objects::{self, configmap, unbound_claim},
     stageset::{condition_of, stage, stage_of, stageset},
 };
@@ -259,4 +259,79 @@ async fn a_wait_does_not_flood_the_status() {
         writes.count(),
         writes.lines()
     );
+}
+
+/// What went wrong once is not said of a release that is in place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_that_is_over_leaves_no_message() {
+    let world = World::start("cleared").await;
+    world.publish("one", &[("m.yaml", &configmap("map", "1"))]).await;
+    world.publish("two", &[("w.yaml", &objects::widget("w", 1))]).await;
+    world.failed_widget("w").await;
+    let shop = stageset("shop")
+        .retry_interval("1h")
+        .stage(stage("one", "one"))
+        .stage(stage("two", "two"))
+        .apply(&world)
+        .await;
+    shop.until_reason("StageFailed").await;
+    let said = shop.stage("two").await["message"].clone();
+    assert!(said.as_str().is_some_and(|m| m.contains('w')), "{said}");
+    world.widget("w", true).await;
+    let clean = |s: &serde_json::Value| {
+        ["one", "two"].iter().all(|name| {
+            let entry = stage_of(s, name);
+            entry["phase"] == "Ready" && entry["message"].is_null() && entry["waitingFor"].is_null()
+        })
+    };
+    shop.until_ready().await;
+    shop.until("without a word of the past", clean).await;
+
+    // The same for a release that turned unready for a while.
+    world.failed_widget("w").await;
+    shop.until("told", |s| !stage_of(s, "two")["waitingFor"].is_null())
+        .await;
+    world.widget("w", true).await;
+    shop.until_ready().await;
+    shop.until("without a word of the past", clean).await;
+}
+
+/// The same for what only the clean-up, or the care for what is deployed, could not do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_or_a_look_that_failed_leaves_no_message() {
+    let world = World::start("cleared-care").await;
+    let both = [("a.yaml", configmap("a", "1")), ("b.yaml", configmap("b", "1"))];
+    let both: Vec<(&str, &str)> = both.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    world.publish("app", &both).await;
+    let shop = stageset("shop")
+        .retry_interval("1s")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
+    shop.until_ready().await;
+    let said = |s: &Value| !stage_of(s, "app")["message"].is_null();
+    let clean = |s: &Value| {
+        let ready = condition_of(s, "Ready").is_some_and(|c| c["status"] == "True");
+        let entry = stage_of(s, "app");
+        ready && entry["phase"] == "Ready" && entry["message"].is_null() && entry["waitingFor"].is_null()
+    };
+    let no_delete = Match::writes().verb(Verb::Delete).resource("configmaps");
+    world.proxy.fail(no_delete, When::Always, 403);
+    world.publish("app", &both[..1]).await;
+    shop.until("what could not be pruned", said).await;
+    world.proxy.heal();
+    shop.until("without a word of the prune", clean).await;
+
+    let by_hand = json!({ "data": { "value": "by hand" } });
+    world
+        .cluster
+        .patch(&objects::configmaps(), &world.namespace, "a", by_hand)
+        .await;
+    let no_get = Match::any().verb(Verb::Get).resource("configmaps");
+    world.proxy.fail(no_get, When::Always, 403);
+    shop.request().await;
+    shop.until("what could not be looked at", said).await;
+    world.proxy.heal();
+    shop.until("without a word of the look", clean).await;
+    assert_eq!(world.config_value("a").await.as_deref(), Some("1"));
 }

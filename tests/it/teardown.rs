@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::support::{
-    Match, Verb, When, World,
+    Match, Verb, When, World, look,
     objects::{self, configmap, unbound_claim, widget},
     stageset::{StageSet, stage, stageset},
 };
@@ -244,4 +244,102 @@ async fn nothing_of_a_deleted_stageset_is_applied_again() {
             .exists(&objects::configmaps(), &world.namespace, "backend")
             .await
     );
+}
+
+/// B13: what may not be deleted holds nothing else back, and is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_may_not_be_deleted_is_named_and_the_rest_goes() {
+    let world = World::start("denied").await;
+    let shop = three(&world).await;
+    let backend = Match::writes()
+        .verb(Verb::Delete)
+        .resource("configmaps")
+        .name("backend");
+    world.proxy.fail(backend, When::Always, 403);
+    shop.delete().await;
+    shop.until_gone().await;
+    assert_eq!(world.applied(&objects::configmaps(), "shop").await, ["backend"]);
+    let event = shop.until_event("TeardownForced").await;
+    assert_eq!(event["type"], "Warning");
+    assert!(
+        event["note"].as_str().unwrap_or_default().contains("backend"),
+        "{event}"
+    );
+    let labels = ["name=\"shop\"", "reason=\"permanent\""];
+    let forced = world
+        .controller_ref()
+        .metric("stageset_teardown_force_drop_total", &labels)
+        .await;
+    assert!((forced - 1.0).abs() < f64::EPSILON, "{forced}");
+}
+
+/// A step that was under way when its StageSet went must not bring it back: not into the cache, not into the metrics.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stageset_that_goes_in_the_middle_of_a_step_leaves_no_ghost() {
+    let world = World::start("ghost").await;
+    let shop = three(&world).await;
+    let series = || async {
+        let text = world.controller_ref().metrics_text().await;
+        text.lines()
+            .filter(|l| l.contains("name=\"shop\""))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    assert!(!series().await.is_empty(), "a StageSet has series");
+    for round in 0..5 {
+        let slow = Match::writes().resource("configmaps").verb(Verb::Patch);
+        world.proxy.delay(slow.clone(), Duration::from_millis(400));
+        let mark = world.proxy.mark();
+        let value = format!("{round}-again");
+        world
+            .publish("database", &[("map.yaml", &configmap("database", &value))])
+            .await;
+        look(Duration::from_secs(20), || async {
+            let sent = world.proxy.since(mark).matching(&slow);
+            if sent.is_empty() {
+                Err("nothing is applied".to_owned())
+            } else {
+                Ok(())
+            }
+        })
+        .await
+        .expect("a step is under way");
+        // Without its finalizer it is gone at once, whatever the step does.
+        if round % 2 == 0 {
+            let nothing = json!({ "metadata": { "finalizers": null } });
+            world
+                .cluster
+                .patch(&objects::stagesets(), &world.namespace, "shop", nothing)
+                .await;
+        }
+        shop.delete().await;
+        world.proxy.heal();
+        shop.until_gone().await;
+        // The step ends by finding out; then nothing may be left.
+        look(Duration::from_secs(10), || async {
+            let answered =
+                |r: &crate::support::proxy::Record| r.finished.is_some_and(|at| at.elapsed().as_millis() > 300);
+            let steps = world.proxy.since(mark).matching(&slow);
+            if steps.records().iter().all(answered) {
+                Ok(())
+            } else {
+                Err(steps.lines())
+            }
+        })
+        .await
+        .expect("the step under way ends");
+        look(Duration::from_secs(10), || async {
+            let left = series().await;
+            if left.is_empty() { Ok(()) } else { Err(left) }
+        })
+        .await
+        .unwrap_or_else(|left| panic!("round {round}: the series stay:\n{left}"));
+        world
+            .stays("no series", Duration::from_millis(800), || async {
+                let left = series().await;
+                if left.is_empty() { Ok(()) } else { Err(left) }
+            })
+            .await;
+        three(&world).await;
+    }
 }

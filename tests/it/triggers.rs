@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::{
-    Archive, Match, Verb, World, archive,
+    Archive, Match, Verb, When, World, archive,
     artifacts::Answer,
     look,
     objects::{self, Kind, configmap},
@@ -216,4 +216,69 @@ async fn an_applied_kind_that_appears_later_is_applied() {
     shop.delete().await;
     shop.until_gone().await;
     remove_own_kind(&world, &kind).await;
+}
+
+/// A source kind that could not be listed when the controller started counts as missing; its first use shows that it
+/// is served, and from then on it is watched.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_watch_that_ended_at_the_start_is_begun_again() {
+    let mut world = World::builder("revive").without_controller().start().await;
+    for verb in [Verb::List, Verb::Watch] {
+        world
+            .proxy
+            .fail(Match::any().verb(verb).resource("buckets"), When::Always, 404);
+    }
+    world.start_controller().await;
+    let refused = look(Duration::from_secs(20), || async {
+        let asked = world.proxy.all().matching(&Match::any().resource("buckets")).count()
+            + world
+                .proxy
+                .all()
+                .matching(&Match::any().verb(Verb::Watch).resource("buckets"))
+                .count();
+        if asked > 0 {
+            Ok(())
+        } else {
+            Err("not asked for".to_owned())
+        }
+    });
+    refused.await.expect("buckets are looked for at the start");
+    world.proxy.heal();
+
+    // Suspended, so that nobody else writes its status.
+    let bucket = json!({
+        "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "Bucket", "metadata": { "name": "app" },
+        "spec": { "suspend": true, "interval": "1h", "bucketName": "none", "endpoint": "127.0.0.1:1" },
+    });
+    world.cluster.apply(&bucket, &world.namespace).await;
+    let publish = |value: &'static str| {
+        let world = &world;
+        async move {
+            let bytes = Archive::of(&[("map.yaml", &configmap("map", value))]).gzip();
+            let digest = archive::sha256(&bytes);
+            let revision = format!("r{value}@{digest}");
+            let url = world.artifacts.put(
+                &format!("{}/bucket-{value}.tar.gz", world.namespace),
+                Answer::Bytes(bytes.into()),
+            );
+            let mut status = crate::support::world::artifact_status(&url, &revision, &digest, true);
+            status["observedGeneration"] = json!(1);
+            world
+                .cluster
+                .patch_status(&objects::buckets(), &world.namespace, "app", status)
+                .await;
+            revision
+        }
+    };
+    publish("1").await;
+    let source = json!({ "kind": "Bucket", "name": "app" });
+    let shop = stageset("shop")
+        .retry_interval("1h")
+        .stage(stage_from("app", source))
+        .apply(&world)
+        .await;
+    shop.until_ready().await;
+    let revision = publish("2").await;
+    shop.until_rolled_out("app", &revision).await;
+    assert_eq!(world.config_value("map").await.as_deref(), Some("2"));
 }

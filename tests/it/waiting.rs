@@ -6,7 +6,7 @@ use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Match, When, World, look,
+    Match, When, World, full, look,
     objects::{self, configmap, unbound_claim, widget},
     stageset::{StageSet, condition_of, stage, stage_of, stageset},
 };
@@ -43,7 +43,7 @@ async fn stuck(world: &World, count: usize) {
             stageset(&name).stage(stage("never", &name)).apply(world).await;
         })
         .await;
-    look(Duration::from_secs(120), || async {
+    look(Duration::from_secs(300), || async {
         let all = world.cluster.list(&objects::stagesets(), &world.namespace, "").await;
         let verifying = |s: &&Value| stage_of(&s["status"], "never")["phase"] == "Verifying";
         let waiting = all.iter().filter(verifying).count();
@@ -57,13 +57,25 @@ async fn stuck(world: &World, count: usize) {
     .expect("every stuck StageSet waits");
 }
 
-/// Two controllers at the same time, one of them with 200 StageSets that wait, asked in turn: what else
+/// How many StageSets wait, and how much slower a healthy one beside them may be: the figure that is promised is
+/// for 1,000, which take minutes to make.
+fn fairness() -> (usize, f64) {
+    let asked = std::env::var("STAGESET_STUCK_COUNT").ok().and_then(|n| n.parse().ok());
+    match asked {
+        Some(count) => (count, 1.5),
+        None if full() => (1000, 1.5),
+        None => (200, 2.0),
+    }
+}
+
+/// Two controllers at the same time, one of them with many StageSets that wait, asked in turn: what else
 /// the machine does hits both alike.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_stuck_stagesets_hold_nothing_up() {
+async fn hundreds_of_stuck_stagesets_hold_nothing_up() {
+    let (count, slower) = fairness();
     let idle = World::builder("idle").alone().start().await;
     let busy = World::builder("busy").companion().start().await;
-    stuck(&busy, 200).await;
+    stuck(&busy, count).await;
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     for i in 0..23 {
         let name = format!("healthy-{i}");
@@ -75,10 +87,10 @@ async fn two_hundred_stuck_stagesets_hold_nothing_up() {
         }
     }
     let (alone, beside) = (median(alone), median(beside));
-    println!("healthy StageSet to Ready: {alone:?} alone, {beside:?} beside 200 stuck ones");
+    println!("healthy StageSet to Ready: {alone:?} alone, {beside:?} beside {count} stuck ones");
     assert!(
-        beside <= 2 * alone,
-        "{beside:?} beside 200 stuck StageSets, {alone:?} alone"
+        beside <= alone.mul_f64(slower),
+        "{beside:?} beside {count} stuck StageSets, {alone:?} alone"
     );
 }
 
@@ -361,4 +373,72 @@ async fn a_new_generation_and_a_deletion_end_a_wait_at_once() {
         "teardown took {:?}",
         began.elapsed()
     );
+}
+
+/// An apply that waits for an old object to go is no reason to keep a better revision waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_apply_that_stands_still_is_replaced_within_a_second() {
+    let world = World::start("replace-apply").await;
+    let held = configmap("held", "1").replace("name: held\n", "name: held\n  finalizers: [example.com/hold]\n");
+    world.cluster.apply_yaml(&held, &world.namespace).await;
+    world
+        .cluster
+        .delete(&objects::configmaps(), &world.namespace, "held")
+        .await;
+    world.publish("app", &[("map.yaml", &configmap("held", "2"))]).await;
+    let set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    set.until("waiting for the old one to go", |s| {
+        let entry = stage_of(s, "app");
+        entry["phase"] == "Applying" && entry["waitingFor"].as_str().is_some_and(|w| w.contains("held"))
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    let took = time_to_replace(&world, "app", "good").await;
+    assert!(took < Duration::from_secs(2), "it took {took:?}");
+    set.until_ready().await;
+    let patch = json!({ "metadata": { "finalizers": null } });
+    world
+        .cluster
+        .patch(&objects::configmaps(), &world.namespace, "held", patch)
+        .await;
+}
+
+/// While a later stage waits, the earlier ones stay watched: nobody lists them again, and what breaks there is known
+/// when the run ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_stage_stays_watched_while_a_later_one_waits() {
+    let world = World::start("watched").await;
+    world
+        .publish(
+            "one",
+            &[("w.yaml", &widget("early", 1)), ("m.yaml", &configmap("map", "1"))],
+        )
+        .await;
+    world.publish("two", &[("w.yaml", &widget("late", 1))]).await;
+    world.widget("early", true).await;
+    world.widget("late", false).await;
+    let set = stageset("shop")
+        .stage(stage("one", "one"))
+        .stage(stage("two", "two"))
+        .apply(&world)
+        .await;
+    set.until_phase("two", "Verifying").await;
+    world.widget("early", false).await;
+    world.widget("late", true).await;
+    let told = |s: &Value| {
+        s["run"].is_null()
+            && stage_of(s, "one")["phase"] == "Verifying"
+            && stage_of(s, "one")["waitingFor"]
+                .as_str()
+                .is_some_and(|w| w.contains("early"))
+    };
+    set.until_within("aware of what broke in its first stage", Duration::from_secs(10), told)
+        .await;
+    world.widget("early", true).await;
+    set.until_phase("one", "Ready").await;
+    let watches = world
+        .proxy
+        .all()
+        .matching(&Match::any().verb(crate::support::Verb::Watch).resource("configmaps"));
+    assert_eq!(watches.count(), 1, "\n{}", watches.lines());
 }

@@ -411,8 +411,36 @@ fn the_annotation_is_consent_to_lose_data() {
             uid: Some("u1".into()),
             resource_version: None,
         },
+        orphan: false,
     };
     assert_eq!(decision, expected);
+}
+
+#[test]
+fn what_a_new_stateful_set_would_adopt_is_left_to_it() {
+    let policy = Policy {
+        force: true,
+        ..Policy::default()
+    };
+    let orphans = |rendered: &Value, live: &Value| {
+        let Decision::Recreate { orphan, .. } = on_conflict(&policy, rendered, live, &conflict()) else {
+            panic!("force recreates");
+        };
+        orphan
+    };
+    let with = |kind: &str, app: &str, size: &str| {
+        let mut object = object("apps/v1", kind);
+        object["spec"] = json!({"selector": {"matchLabels": {"app": app}}, "volumeClaimTemplates": [size]});
+        object
+    };
+    let live = with("StatefulSet", "db", "1Gi");
+    assert!(orphans(&with("StatefulSet", "db", "2Gi"), &live));
+    assert!(
+        !orphans(&with("StatefulSet", "other", "2Gi"), &live),
+        "pods of the old selector would be in the way"
+    );
+    let live = with("Deployment", "db", "1Gi");
+    assert!(!orphans(&with("Deployment", "db", "2Gi"), &live));
 }
 
 #[test]

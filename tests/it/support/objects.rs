@@ -66,6 +66,11 @@ kinds! {
     claims = "v1" "PersistentVolumeClaim";
     service_accounts = "v1" "ServiceAccount";
     deployments = "apps/v1" "Deployment";
+    replica_sets = "apps/v1" "ReplicaSet";
+    stateful_sets = "apps/v1" "StatefulSet";
+    daemon_sets = "apps/v1" "DaemonSet";
+    autoscalers = "autoscaling/v2" "HorizontalPodAutoscaler";
+    budgets = "policy/v1" "PodDisruptionBudget";
     jobs = "batch/v1" "Job";
     events = "events.k8s.io/v1" "Event";
     leases = "coordination.k8s.io/v1" "Lease";

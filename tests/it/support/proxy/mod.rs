@@ -51,6 +51,7 @@ struct State {
     log: Vec<Record>,
     rules: Vec<Rule>,
     outage: bool,
+    hanging: bool,
     kill: Option<KillPoint>,
     killed_at: Option<Call>,
     rng: StdRng,
@@ -89,6 +90,7 @@ impl FaultProxy {
             log: Vec::new(),
             rules: Vec::new(),
             outage: false,
+            hanging: false,
             kill: None,
             killed_at: None,
             rng: StdRng::seed_from_u64(seed),
@@ -163,6 +165,10 @@ impl FaultProxy {
         let mut state = self.shared.state();
         state.rules.clear();
         state.outage = false;
+        if std::mem::take(&mut state.hanging) {
+            drop(state);
+            self.shared.drop_connections();
+        }
     }
 
     /// The API server is gone: open connections, watches included, are dropped and new ones refused.
@@ -171,6 +177,18 @@ impl FaultProxy {
         if on {
             self.shared.drop_connections();
         }
+    }
+
+    /// The API server is there and answers nothing: open connections, watches included, are dropped, and requests of new
+    /// ones hang until this ends, when they are dropped too.
+    pub fn hang(&self, on: bool) {
+        self.shared.state().hanging = on;
+        self.shared.drop_connections();
+    }
+
+    /// Holds matching requests for this long, when it is their turn.
+    pub fn delay_some(&self, wanted: Match, when: When, by: Duration) {
+        self.rule(wanted, when, Fault::Delay(by));
     }
 
     /// Drops every open connection once, as a restarting load balancer would.

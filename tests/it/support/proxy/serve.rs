@@ -108,6 +108,10 @@ async fn handle(shared: Arc<Shared>, born: u64, request: Request<Incoming>) -> R
     if *shared.epoch.borrow() != born {
         return Err(Cut);
     }
+    if shared.state().hanging {
+        // The connection's end ends this wait too.
+        std::future::pending::<()>().await;
+    }
     let plan = shared.admit(call.clone());
     if !plan.delay.is_zero() {
         tokio::time::sleep(plan.delay).await;

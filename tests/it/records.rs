@@ -1,0 +1,222 @@
+//! Records that were lost, that hold too much, or that belong to a namesake.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    Match, Moment, Verb, When, World, look,
+    objects::{self, configmap},
+    stageset::{StageSet, stage, stageset},
+};
+
+async fn publish(world: &World, names: &[&str]) -> String {
+    let files: Vec<(String, String)> = names.iter().map(|n| (format!("{n}.yaml"), configmap(n, "1"))).collect();
+    let files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (p.as_str(), t.as_str())).collect();
+    world.publish("app", &files).await
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|n| (*n).to_owned()).collect()
+}
+
+async fn until_recorded(shop: &StageSet<'_>, names: &[&str]) {
+    let recorded = look(Duration::from_secs(20), || async {
+        let recorded = shop.recorded_configmaps("app").await;
+        if recorded == set(names) {
+            Ok(())
+        } else {
+            Err(format!("{recorded:?}"))
+        }
+    });
+    if let Err(seen) = recorded.await {
+        panic!("the record never was {names:?}: {seen}");
+    }
+}
+
+/// An object of this stage by its labels, which the source does not have.
+async fn stray(world: &World, name: &str) {
+    let mut object = objects::documents(&configmap(name, "stray")).remove(0);
+    object["metadata"]["labels"] = json!({
+        "stages.metio.wtf/name": "shop", "stages.metio.wtf/namespace": world.namespace, "stages.metio.wtf/stage": "app",
+    });
+    world.cluster.apply(&object, &world.namespace).await;
+}
+
+async fn is_there(world: &World, name: &str) -> bool {
+    world
+        .cluster
+        .exists(&objects::configmaps(), &world.namespace, name)
+        .await
+}
+
+/// Run 26: what was rebuilt is told, nothing is pruned in that pass, and the next one prunes what only labels knew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_record_is_rebuilt_from_labels_told_and_pruned_by_the_next_pass() {
+    let world = World::start("rebuilt").await;
+    publish(&world, &["a"]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    stray(&world, "stray").await;
+    world
+        .cluster
+        .delete(&objects::inventories(), &world.namespace, "shop-app-0")
+        .await;
+    let event = shop.until_event("InventoryReconstructed").await;
+    assert_eq!(event["type"], "Warning");
+    let note = event["note"].as_str().unwrap_or_default();
+    assert!(note.contains("app") && note.contains("pruning waits"), "{note}");
+    world
+        .cluster
+        .until_gone(&objects::configmaps(), &world.namespace, "stray")
+        .await;
+    until_recorded(&shop, &["a"]).await;
+    assert!(is_there(&world, "a").await);
+    let writes = world.proxy.all().writes();
+    let at = |wanted: Match| writes.matching(&wanted).records().last().map(|r| r.index);
+    let rebuilt = at(Match::writes().verb(Verb::Create).resource("stageinventories"));
+    let pruned = at(Match::writes().verb(Verb::Delete).resource("configmaps").name("stray"));
+    assert!(rebuilt.is_some() && rebuilt < pruned, "\n{}", writes.lines());
+    shop.until_ready().await;
+    assert_eq!(shop.event_count("InventoryReconstructed").await, 1);
+}
+
+/// After a restart the record is all that is known. What it holds beyond the render is neither awaited nor put back,
+/// and is still pruned.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_record_holds_beyond_the_render_is_pruned_after_a_restart() {
+    let mut world = World::start("beyond").await;
+    publish(&world, &["a"]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    stray(&world, "stray").await;
+    let no_delete = Match::writes().verb(Verb::Delete).resource("configmaps").name("stray");
+    world.proxy.fail(no_delete, When::Always, 403);
+    world
+        .cluster
+        .delete(&objects::inventories(), &world.namespace, "shop-app-0")
+        .await;
+    until_recorded(&shop, &["a", "stray"]).await;
+    drop(shop);
+    world.controller().kill();
+    world.proxy.heal();
+    world.controller().start_again();
+    world.controller().until_ready().await;
+    world
+        .cluster
+        .until_gone(&objects::configmaps(), &world.namespace, "stray")
+        .await;
+    let shop = StageSet::named(&world, "shop").await;
+    until_recorded(&shop, &["a"]).await;
+    shop.until_ready().await;
+    assert_eq!(shop.event_count("DriftCorrected").await, 0, "nothing was put back");
+}
+
+/// A crash right after a record has shrunk does not look like a loss: the status said so before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_shrinks_is_announced_before_it_is_written() {
+    let mut world = World::start("shrink").await;
+    publish(&world, &["a", "b", "c"]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    // One object leaves undisturbed; that tells which write is the one to be killed at.
+    let mark = world.proxy.mark();
+    let revision = publish(&world, &["a", "b"]).await;
+    shop.until_rolled_out("app", &revision).await;
+    until_recorded(&shop, &["a", "b"]).await;
+    drop(shop);
+    let writes = world.proxy.since(mark).writes();
+    let lines: Vec<&str> = writes.records().iter().map(|r| r.call.resource.as_str()).collect();
+    let shrunk = lines
+        .iter()
+        .position(|r| *r == "stageinventories")
+        .expect("the record shrinks");
+    let deleted = lines
+        .iter()
+        .position(|r| *r == "configmaps")
+        .expect("an object is pruned");
+    let between = &writes.records()[deleted + 1..shrunk];
+    assert!(
+        between
+            .iter()
+            .any(|r| r.call.resource == "stagesets" && r.call.subresource == "status"),
+        "announced between the delete and the write of the record:\n{}",
+        writes.lines()
+    );
+
+    let pid = world.controller().pid();
+    world.proxy.kill_at_write(pid, shrunk as u64 + 1, Moment::After);
+    let revision = publish(&world, &["a"]).await;
+    let killed = look(Duration::from_secs(30), || async {
+        world.proxy.killed_at().ok_or_else(|| "still running".to_owned())
+    });
+    let killed = killed.await.expect("killed");
+    assert_eq!(killed.resource, "stageinventories");
+    world.controller().reap();
+    world.controller().start_again();
+    world.controller().until_ready().await;
+    let shop = StageSet::named(&world, "shop").await;
+    shop.until_rolled_out("app", &revision).await;
+    until_recorded(&shop, &["a"]).await;
+    assert_eq!(shop.event_count("InventoryReconstructed").await, 0);
+}
+
+/// Somebody took the finalizer away and left the records: the next StageSet of that name takes them over.
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_a_namesake_get_the_new_owner() {
+    let mut world = World::start("namesake").await;
+    publish(&world, &["a", "b"]).await;
+    let spec = stageset("shop").stage(stage("app", "app"));
+    spec.apply(&world).await.until_ready().await;
+    world.controller().kill();
+    let nothing = json!({ "metadata": { "finalizers": null } });
+    world
+        .cluster
+        .patch(&objects::stagesets(), &world.namespace, "shop", nothing)
+        .await;
+    let orphan = ["-n", &world.namespace, "delete", "stageset", "shop", "--cascade=orphan"];
+    world.cluster.plane.kubectl(&orphan).expect("kubectl delete");
+    world
+        .cluster
+        .until_gone(&objects::stagesets(), &world.namespace, "shop")
+        .await;
+    let shard = |w: &Value| w["metadata"]["ownerReferences"].is_null();
+    world
+        .cluster
+        .until(
+            &objects::inventories(),
+            &world.namespace,
+            "shop-app-0",
+            "ownerless",
+            shard,
+        )
+        .await;
+
+    // The same objects: nothing of the record itself has to change.
+    spec.apply(&world).await;
+    world.controller().start_again();
+    world.controller().until_ready().await;
+    let shop = StageSet::named(&world, "shop").await;
+    shop.until_ready().await;
+    let uid = shop.get().await["metadata"]["uid"].clone();
+    let owned = |w: &Value| w["metadata"]["ownerReferences"][0]["uid"] == uid;
+    world
+        .cluster
+        .until(&objects::inventories(), &world.namespace, "shop-app-0", "owned", owned)
+        .await;
+    until_recorded(&shop, &["a", "b"]).await;
+    let revision = publish(&world, &["a"]).await;
+    shop.until_rolled_out("app", &revision).await;
+    world
+        .cluster
+        .until_gone(&objects::configmaps(), &world.namespace, "b")
+        .await;
+    until_recorded(&shop, &["a"]).await;
+    shop.delete().await;
+    shop.until_gone().await;
+    world
+        .cluster
+        .until_gone(&objects::inventories(), &world.namespace, "shop-app-0")
+        .await;
+    assert!(!is_there(&world, "a").await);
+}
