@@ -18,6 +18,7 @@ mod prune;
 mod refusals;
 mod remote;
 mod rollout;
+mod rules;
 mod status;
 mod steady;
 mod teardown;

@@ -59,6 +59,7 @@ async fn stuck(world: &World, count: usize) {
 
 /// Two controllers at the same time, one of them with 200 StageSets that wait, asked in turn: what else
 /// the machine does hits both alike.
+/// Rules: decisions 4
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_stuck_stagesets_hold_nothing_up() {
     let idle = World::builder("idle").alone().start().await;
@@ -134,6 +135,7 @@ async fn time_to_replace(world: &World, artifact: &str, good: &str) -> Duration 
     }
 }
 
+/// Rules: run 3.1 s, run 18.2 fail-fast, run 18.4 failed, run 27.1, decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_revision_is_replaced_within_a_second() {
     let world = World::builder("replace-failed").alone().start().await;
@@ -159,6 +161,7 @@ async fn a_failed_revision_is_replaced_within_a_second() {
     );
 }
 
+/// Rules: run B12 early, decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_looping_revision_is_replaced_within_a_second() {
     let world = World::builder("replace-crash").alone().start().await;
@@ -186,6 +189,7 @@ async fn a_crash_looping_revision_is_replaced_within_a_second() {
     set.until_ready().await;
 }
 
+/// Rules: decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_in_motion_is_let_finish_and_a_standing_one_is_replaced() {
     let world = World::start("replace-still").await;
@@ -207,6 +211,7 @@ async fn a_run_in_motion_is_let_finish_and_a_standing_one_is_replaced() {
     set.until_ready().await;
 }
 
+/// Rules: run B12 early, decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standing_revision_is_replaced_within_a_second() {
     let world = World::start("replace-stood").await;
@@ -219,6 +224,8 @@ async fn a_standing_revision_is_replaced_within_a_second() {
     set.until_ready().await;
 }
 
+/// Rules: run D3, run 3.1 s, run 18.2, run 18.2 message, run 18.4 bound, run 27.2 claim, decisions 1.3
+/// Rules: decisions 2 failed
 #[tokio::test(flavor = "multi_thread")]
 async fn a_verify_that_runs_out_of_time_fails_and_says_what_it_waited_for() {
     let world = World::start("timeout").await;
@@ -250,6 +257,7 @@ async fn a_verify_that_runs_out_of_time_fails_and_says_what_it_waited_for() {
     );
 }
 
+/// Rules: decisions 3.3
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_stage_recovers_when_its_object_does() {
     let world = World::start("recover").await;
@@ -265,6 +273,7 @@ async fn a_failed_stage_recovers_when_its_object_does() {
     set.until_ready_within(Duration::from_secs(5)).await;
 }
 
+/// Rules: decisions 2 unready
 #[tokio::test(flavor = "multi_thread")]
 async fn a_healthy_release_that_turns_unready_is_reported_after_its_bound_and_heals() {
     let world = World::start("later").await;
@@ -289,6 +298,7 @@ async fn a_healthy_release_that_turns_unready_is_reported_after_its_bound_and_he
     set.until_ready_within(Duration::from_secs(10)).await;
 }
 
+/// Rules: run 2.2 generation, run 18.4 deleted, run B12 early, run B28
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_generation_and_a_deletion_end_a_wait_at_once() {
     let world = World::start("interrupt").await;

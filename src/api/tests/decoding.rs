@@ -170,6 +170,7 @@ fn sources_of_unexpected_shape_read_as_far_as_they_can() {
     assert_eq!(bare.status.artifact, None);
 }
 
+/// Rules: run 2.5 reconcile-stage
 #[test]
 fn stage_tokens_split_at_the_first_at_sign() {
     assert_eq!(annotation::stage_token("web@a@b"), Some(("web", "a@b")));

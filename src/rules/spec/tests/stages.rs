@@ -1,6 +1,7 @@
 use super::*;
 use crate::rules::spec::{Supported, check};
 
+/// Rules: run 6 stages
 #[test]
 fn stages_and_their_names() {
     refused("no stage", "stages: []", "spec.stages", &["at least one stage"]);
@@ -23,6 +24,7 @@ fn stages_and_their_names() {
     );
 }
 
+/// Rules: run 6 producer
 #[test]
 fn source_references() {
     let source = |fields: &str| format!("stages: [{{name: web, sourceRef: {{{fields}}}}}]");
@@ -68,6 +70,7 @@ fn source_references() {
     );
 }
 
+/// Rules: run 6 onTimeout
 #[test]
 fn timeouts() {
     refused(
@@ -84,6 +87,7 @@ fn timeouts() {
     );
 }
 
+/// Rules: run 16.6 data
 #[test]
 fn conflict_rules_that_would_lose_data() {
     let rule = |fields: &str| stage(&format!("conflictPolicy: {{rules: [{{{fields}}}]}}"));
@@ -237,6 +241,7 @@ fn ignored_fields() {
     }
 }
 
+/// Rules: run 6 checks
 #[test]
 fn ready_checks() {
     let checks = |fields: &str| {
