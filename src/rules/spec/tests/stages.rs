@@ -36,6 +36,14 @@ fn source_references() {
         &["stage \"web\"", "JsonnetSnippet", "apiVersion"],
     );
     accepted(&source("kind: JsonnetSnippet, name: x, apiVersion: jaas.metio.wtf/v1"));
+    for version in ["v1", "apps/v1", "batch/v1"] {
+        refused(
+            "a kind of Kubernetes",
+            &source(&format!("kind: Secret, name: x, apiVersion: {version}")),
+            &path("apiVersion"),
+            &["stage \"web\"", version, "produces no artifacts"],
+        );
+    }
     accepted(&source("kind: GitRepository, name: x"));
     accepted(&source("name: x, kind: '', apiVersion: '', namespace: ''"));
     refused(
