@@ -469,7 +469,8 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// [`Stop::Stumbled`]: nothing is decided yet.
-    pub(super) fn failed(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
+    pub(super) fn failed(&mut self, at: usize, mut failure: Failure) -> Result<End, Stop> {
+        failure.message = self.mask(&failure.message);
         if failure.remedy == Remedy::Stumble && self.memory.undecided < STUMBLES {
             return Err(Stop::Stumbled(stage_message(&self.status.stages[at].name, &failure)));
         }

@@ -230,7 +230,12 @@ fn normalise(object: &mut Value) {
             metadata.shift_remove(key);
         }
     }
-    if is_secret && let Some(Value::Object(plain)) = root.shift_remove("stringData") {
+    // What is no text is left where it is, for the server to refuse.
+    let foldable = |plain: &Value| plain.as_object().is_some_and(|p| p.values().all(Value::is_string));
+    if is_secret
+        && root.get("stringData").is_some_and(foldable)
+        && let Some(Value::Object(plain)) = root.shift_remove("stringData")
+    {
         let data = root.entry("data").or_insert_with(|| Value::Object(Map::new()));
         if let Some(data) = data.as_object_mut() {
             for (key, value) in plain {

@@ -2,12 +2,14 @@
 
 mod support;
 
+mod attacks;
 mod control;
 mod crash;
 mod docs;
 mod endpoints;
 mod faults;
 mod figures;
+mod forgeries;
 mod gates;
 mod harness;
 mod kustomize;

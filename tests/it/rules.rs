@@ -119,7 +119,10 @@ fn tags(module: &str, text: &str, of_system: bool) -> Result<Vec<Tagged>, String
         let name = function.map(|rest| rest.split(['(', '<']).next().unwrap_or_default());
         if let Some(ids) = code.strip_prefix("/// Rules: ") {
             rules.extend(ids.split(", ").map(str::to_owned));
-        } else if ["#[test]", "#[rstest]", "#[tokio::test"].iter().any(|start| code.starts_with(start)) {
+        } else if ["#[test]", "#[rstest]", "#[tokio::test"]
+            .iter()
+            .any(|start| code.starts_with(start))
+        {
             attribute = Some(code.starts_with("#[tokio"));
         } else if code.starts_with("///") || code.starts_with("#[") || attribute.is_some() && name.is_none() {
             // An attribute may take several lines.
@@ -214,8 +217,18 @@ fn page(rules: &[Rule], index: &Index) -> String {
             if later { " --- |" } else { "" }
         );
         for rule in rules {
-            let feature = if later { format!(" {} |", rule.scope) } else { String::new() };
-            let _ = writeln!(page, "| {} | {} |{feature} {} |", rule.id, rule.says, tests_of(index, rule));
+            let feature = if later {
+                format!(" {} |", rule.scope)
+            } else {
+                String::new()
+            };
+            let _ = writeln!(
+                page,
+                "| {} | {} |{feature} {} |",
+                rule.id,
+                rule.says,
+                tests_of(index, rule)
+            );
         }
     }
     page
