@@ -3,6 +3,7 @@
 mod support;
 
 mod attacks;
+mod checks;
 mod control;
 mod crash;
 mod docs;
@@ -27,3 +28,4 @@ mod teardown;
 mod triggers;
 mod waiting;
 mod watches;
+mod windows;
