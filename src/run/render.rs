@@ -78,6 +78,9 @@ pub async fn stage(
         warnings: built.warnings,
         ..Rendered::default()
     };
+    if let Some(object) = built.objects.iter().find(|o| is_encrypted(o)) {
+        return Err(still_encrypted(object));
+    }
     let definitions = Definitions::of(&built.objects);
     for mut object in built.objects {
         if is_helm_hook(&object) {
@@ -202,6 +205,22 @@ async fn settle_namespace(
         metadata.insert("namespace".into(), Value::String(owner.namespace.clone()));
     }
     Ok(())
+}
+
+/// Whether an object carries the metadata SOPS leaves in what it has encrypted.
+fn is_encrypted(object: &Value) -> bool {
+    object.pointer("/sops/mac").is_some()
+}
+
+/// Ciphertext in the cluster would replace a secret that works (run 28 B8).
+fn still_encrypted(object: &Value) -> Failure {
+    let id = ObjectId::of(object).map_or_else(|| "an object".to_owned(), |id| id.to_string());
+    Failure::retried(
+        "decrypt",
+        format!(
+            "{id} is encrypted with SOPS and this version has no decryption: publish it decrypted, or by another way"
+        ),
+    )
 }
 
 fn is_helm_hook(object: &Value) -> bool {

@@ -113,21 +113,58 @@ async fn the_nearest_timeout_counts_and_is_named() {
     assert!(message.contains("3s") && message.contains("never-2"), "{message}");
 }
 
-/// Rules: run 18.4 bound, decisions 1.3
+/// Rules: run 18.4 bound, decisions 1.3, decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bound_that_holds_keeps_waiting_and_one_that_does_not_fails() {
     let world = World::start("on-timeout").await;
-    world.publish("hold", &[("w.yaml", &widget("hold", 1))]).await;
-    world.widget("hold", false).await;
+    for name in ["hold", "fail"] {
+        world.publish(name, &[("w.yaml", &widget(name, 1))]).await;
+        world.widget(name, false).await;
+    }
     let hold = stageset("hold")
-        .stage(stage("app", "hold").timeout("2s").set("onTimeout", json!("Hold")))
+        .retry_interval("1s")
+        .set("onTimeout", json!("Hold"))
+        .stage(stage("app", "hold").timeout("2s"))
         .apply(&world)
         .await;
     hold.until_reason("StageProgressing").await;
-    assert_eq!(hold.stage("app").await["phase"], "Verifying");
-    assert_eq!(hold.event_count("StageFailed").await, 0);
+    let status = hold.status().await;
+    let entry = crate::support::stageset::stage_of(&status, "app");
+    assert_eq!(entry["phase"], "Verifying", "{entry}");
+    assert_eq!(condition_of(&status, "Ready").expect("Ready")["status"], "False");
+    let message = hold.message().await;
+    assert!(message.contains("hold") && message.contains("2s"), "{message}");
+    world
+        .stays("holding", Duration::from_secs(3), || async {
+            let ready = hold.condition("Ready").await.unwrap_or_default();
+            if ready["reason"] == "StageProgressing" {
+                Ok(())
+            } else {
+                Err(ready.to_string())
+            }
+        })
+        .await;
+    assert_eq!(hold.status().await["run"]["attempt"], 1, "nothing is tried again");
     world.widget("hold", true).await;
     hold.until_ready_within(Duration::from_secs(10)).await;
+
+    // Something newer takes the place of a held run at once.
+    world.widget("again", false).await;
+    world.publish("hold", &[("w.yaml", &widget("again", 1))]).await;
+    hold.until_reason("StageProgressing").await;
+    let began = Instant::now();
+    let revision = world.publish("hold", &[("m.yaml", &configmap("good", "1"))]).await;
+    hold.until_rolled_out("app", &revision).await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+
+    // Unset is a failure, and a stage's own word is nearer than the StageSet's.
+    let stage = stage("app", "fail").timeout("2s");
+    stageset("fail")
+        .stage(stage)
+        .apply(&world)
+        .await
+        .until_reason("StageFailed")
+        .await;
 }
 
 /// Rules: run 18.3 failed

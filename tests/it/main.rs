@@ -2,10 +2,12 @@
 
 mod support;
 
+mod applying;
 mod attacks;
 mod checks;
 mod control;
 mod crash;
+mod dependencies;
 mod docs;
 mod endpoints;
 mod faults;
@@ -27,5 +29,6 @@ mod steady;
 mod teardown;
 mod triggers;
 mod waiting;
+mod wakes;
 mod watches;
 mod windows;
