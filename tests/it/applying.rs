@@ -264,7 +264,7 @@ async fn recreation_goes_by_object_then_rule_then_default_and_leaves_no_mark() {
 
 /// Each object is read before it is written; what would lose data is compared first.
 ///
-/// Rules: run 16.2.1, run 3 step 4, run 3 step 23, run 22.5
+/// Rules: run 16.2.1, run 3 step 4, run 3 step 23, run 22.5, run 2.7 finalizer
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pass_looks_before_it_writes_and_tells_success_last() {
     let world = World::start("order-of-calls").await;

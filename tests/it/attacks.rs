@@ -366,7 +366,7 @@ fn bomb() -> String {
 
 /// Names in a spec are names: they lead out of no path and into no header.
 ///
-/// Rules: run 3 step 7, contract 13.7, contract 13.8
+/// Rules: run 3 step 7, contract 13.7, contract 13.8, run D9
 #[tokio::test(flavor = "multi_thread")]
 async fn names_in_a_spec_lead_nowhere_else() {
     let world = World::start("attack-names").await;

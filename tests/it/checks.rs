@@ -167,6 +167,24 @@ async fn a_bound_that_holds_keeps_waiting_and_one_that_does_not_fails() {
         .await;
 }
 
+/// Rules: run 27.5, run 18.2 fail-fast
+#[tokio::test(flavor = "multi_thread")]
+async fn one_failed_object_ends_the_wait_for_all_others() {
+    let world = World::start("one-failed").await;
+    world
+        .publish(
+            "app",
+            &[("all.yaml", &multi(&[unbound_claim("never"), widget("bad", 1)]))],
+        )
+        .await;
+    world.failed_widget("bad").await;
+    let (message, took) = fails(&world, "app", stage("app", "app")).await;
+    assert!(
+        message.contains("bad") && took < Duration::from_secs(10),
+        "{message} {took:?}"
+    );
+}
+
 /// Rules: run 18.3 failed
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expression_that_says_failed_ends_the_wait_at_once() {

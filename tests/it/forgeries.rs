@@ -76,6 +76,11 @@ async fn a_forged_record_deletes_nothing_of_others() {
         condition_of(s, "Ready").is_some_and(|c| c["message"].to_string().contains("forbidden"))
     })
     .await;
+    let skipped = world
+        .controller_ref()
+        .metric("stageset_inventory_skipped_entries_total", &["stageset=\"shop\""])
+        .await;
+    assert!(skipped >= 1.0, "what cannot be read is counted");
     shop.delete().await;
     shop.until_gone().await;
     for (namespace, name) in [(ns, "by-hand"), (ns, "other-map"), (&there, "prey")] {
@@ -284,7 +289,7 @@ async fn a_foreign_dependency_tells_nothing_but_whether_it_is_met() {
     StageSet::named(&world, "failed").await.until_ready().await;
 }
 
-/// Rules: run 7.3 cross, run 8.5 flag, contract 13.7
+/// Rules: run 7.3 cross, run 8.5 flag, contract 13.7, run 8.5 own
 #[tokio::test(flavor = "multi_thread")]
 async fn the_flag_keeps_foreign_dependencies_unread() {
     let world = World::builder("foreign-flag")

@@ -2,6 +2,7 @@
 
 mod support;
 
+mod accounts;
 mod applying;
 mod attacks;
 mod checks;
@@ -9,6 +10,7 @@ mod control;
 mod crash;
 mod dependencies;
 mod docs;
+mod drift;
 mod endpoints;
 mod faults;
 mod figures;

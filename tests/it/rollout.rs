@@ -23,7 +23,7 @@ async fn three(world: &World, suffix: &str) -> Vec<String> {
     revisions
 }
 
-/// Rules: run 3 step 19, run 3.1 l, run 11.1 tenant, run 11.2, run 15 owner, run 16.4 manager, run 22.1, run D7
+/// Rules: run 3 step 19, run 3.1 l, run 11.1 tenant, run 11.2, run 15 owner, run 16.4 manager, run 22.1, run D7, run 2.3 defaults
 #[tokio::test(flavor = "multi_thread")]
 async fn three_stages_roll_out_in_order() {
     let world = World::start("rollout").await;

@@ -247,6 +247,18 @@ async fn a_deletion_does_not_wait_for_a_window() {
     }
 }
 
+/// Rules: run 3 step 10
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_is_missing_is_told_before_a_closed_window() {
+    let world = World::start("window-source").await;
+    let app = app(json!([closed()])).apply(&world).await;
+    app.until_reason("ArtifactNotFound").await;
+    let revision = publish(&world, "one").await;
+    app.until_reason("UpdateDeferred").await;
+    let attempted = app.status().await["lastAttemptedRevisions"].to_string();
+    assert!(attempted.contains(&revision), "{attempted}");
+}
+
 /// A token counts once: what comes after it is held again.
 ///
 /// Rules: run 2.5 fresh, gates 2.4.1
