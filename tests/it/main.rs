@@ -11,6 +11,7 @@ mod crash;
 mod dependencies;
 mod docs;
 mod drift;
+mod elsewhere;
 mod endpoints;
 mod faults;
 mod figures;

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 /// A second control plane, shared by the tests of this module; `ControlPlane::dedicated` takes it down in the end.
-async fn far() -> Cluster {
+pub(super) async fn far() -> Cluster {
     static FAR: OnceCell<&'static ControlPlane> = OnceCell::const_new();
     let plane = FAR
         .get_or_init(|| async { &*Box::leak(Box::new(ControlPlane::dedicated("remote").await)) })
@@ -24,7 +24,7 @@ async fn far() -> Cluster {
 }
 
 /// A kubeconfig for `server`, with its authority and a token.
-fn kubeconfig(cluster: &Cluster, token: &str) -> Value {
+pub(super) fn kubeconfig(cluster: &Cluster, token: &str) -> Value {
     let ca = base64::engine::general_purpose::STANDARD.encode(cluster.ca_pem());
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "main",
@@ -34,11 +34,11 @@ fn kubeconfig(cluster: &Cluster, token: &str) -> Value {
     })
 }
 
-fn admin(cluster: &Cluster) -> Value {
+pub(super) fn admin(cluster: &Cluster) -> Value {
     kubeconfig(cluster, cluster.plane.var("TESTENV_ADMIN_TOKEN"))
 }
 
-async fn secret(world: &World, name: &str, key: &str, kubeconfig: &Value) {
+pub(super) async fn secret(world: &World, name: &str, key: &str, kubeconfig: &Value) {
     let object = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": world.namespace },
         "stringData": { key: kubeconfig.to_string() },
@@ -47,7 +47,7 @@ async fn secret(world: &World, name: &str, key: &str, kubeconfig: &Value) {
 }
 
 /// The namespace on another cluster, with a tenant of its own there.
-async fn furnish(cluster: &Cluster, namespace: &str) {
+pub(super) async fn furnish(cluster: &Cluster, namespace: &str) {
     let text = format!(
         "apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {namespace} }}\n---\napiVersion: v1\nkind: ServiceAccount\nmetadata: \
          {{ name: tenant }}\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{ name: tenant }}\nroleRef: \
@@ -57,13 +57,13 @@ async fn furnish(cluster: &Cluster, namespace: &str) {
     cluster.apply_yaml(&text, namespace).await;
 }
 
-fn remote(name: &str, secret: &str) -> Spec {
+pub(super) fn remote(name: &str, secret: &str) -> Spec {
     stageset(name)
         .set("kubeConfig", json!({ "secretRef": { "name": secret } }))
         .stage(stage("web", name))
 }
 
-async fn maps(cluster: &Cluster, namespace: &str) -> BTreeSet<String> {
+pub(super) async fn maps(cluster: &Cluster, namespace: &str) -> BTreeSet<String> {
     let found = cluster
         .list(&objects::configmaps(), namespace, "stages.metio.wtf/name")
         .await;
@@ -73,18 +73,18 @@ async fn maps(cluster: &Cluster, namespace: &str) -> BTreeSet<String> {
         .collect()
 }
 
-fn names(of: &[&str]) -> BTreeSet<String> {
+pub(super) fn names(of: &[&str]) -> BTreeSet<String> {
     of.iter().map(|n| (*n).to_owned()).collect()
 }
 
-async fn publish(world: &World, artifact: &str, of: &[&str]) -> String {
+pub(super) async fn publish(world: &World, artifact: &str, of: &[&str]) -> String {
     let files: Vec<(String, String)> = of.iter().map(|n| (format!("{n}.yaml"), configmap(n, "1"))).collect();
     let files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (p.as_str(), t.as_str())).collect();
     world.publish(artifact, &files).await
 }
 
 /// Waits until Ready is False with a message that holds `part`; gives the message.
-async fn until_message(set: &StageSet<'_>, part: &str) -> String {
+pub(super) async fn until_message(set: &StageSet<'_>, part: &str) -> String {
     set.until(&format!("not ready: {part}"), |status| {
         let ready = crate::support::stageset::condition_of(status, "Ready");
         ready.is_some_and(|c| c["status"] == "False" && c["message"].as_str().is_some_and(|m| m.contains(part)))

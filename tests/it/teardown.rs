@@ -224,10 +224,16 @@ async fn a_teardown_that_cannot_end_is_given_up_after_its_bound_with_a_warning()
     shop.until_gone().await;
     let event = shop.until_event("TeardownForced").await;
     assert_eq!(event["type"], "Warning");
-    assert!(
-        event["note"].as_str().unwrap_or_default().contains("backend"),
-        "{event}"
-    );
+    let note = event["note"].as_str().unwrap_or_default();
+    let left = note.split("may be left behind").nth(1).unwrap_or_default();
+    assert!(left.contains("backend") && left.contains("database"), "{note}");
+    assert!(!left.contains("frontend"), "what is gone is not left behind: {note}");
+    let labels = ["name=\"shop\"", "reason=\"timed_out\""];
+    let count = world
+        .controller_ref()
+        .metric("stageset_teardown_force_drop_total", &labels)
+        .await;
+    assert_eq!(count, 1.0);
     assert!(
         world
             .cluster

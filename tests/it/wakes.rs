@@ -109,7 +109,7 @@ async fn every_annotation_of_ours_wakes_when_set_changed_or_removed() {
     }
 }
 
-/// Rules: run 2.2 others, run 2.5 fresh
+/// Rules: run 2.2 others, run 2.5 fresh, run 3 step 3
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_annotations_labels_and_status_writes_start_no_pass() {
     let world = World::start("no-wake").await;
