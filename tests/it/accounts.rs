@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::{
     Match, Verb, World, look,
     objects::{self, configmap, multi, widget},
-    stageset::{StageSet, stage, stageset},
+    stageset::{stage, stageset},
 };
 
 /// An account that may do anything with ConfigMaps of the namespace.
@@ -232,13 +232,8 @@ async fn what_came_and_went_unseen_leaves_nothing_to_do() {
     // One that goes between two looks of the controller is no error either.
     world.start_controller().await;
     let short = stageset("short").stage(stage("app", "app")).apply(&world).await;
-    let release = json!({ "metadata": { "finalizers": null } });
     short.delete().await;
-    let kind = objects::stagesets();
-    if world.cluster.exists(&kind, &world.namespace, "short").await {
-        let _ = release;
-        short.until_gone().await;
-    }
+    short.until_gone().await;
     let names = world.proxy.all().writes().matching(&Match::any().name("shop"));
     assert!(names.is_empty(), "\n{}", names.lines());
     assert!(
@@ -309,5 +304,4 @@ async fn a_wait_whose_variables_changed_starts_its_stage_again() {
     .await;
     world.widget("gate", true).await;
     set.until_ready().await;
-    let _ = StageSet::named(&world, "shop").await;
 }

@@ -152,11 +152,9 @@ async fn a_status_write_of_a_dependency_starts_no_pass_of_its_dependents() {
         let labels = ["name=\"app\""];
         world.controller_ref().metric("stageset_reconcile_total", &labels).await
     };
-    let mark = world.proxy.mark();
     world
         .stays("settling", Duration::from_millis(700), || async { Ok(()) })
         .await;
-    let _ = mark;
     let before = count().await;
     db.reconcile().await;
     db.reconcile().await;
