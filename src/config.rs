@@ -254,6 +254,7 @@ mod tests {
         }
     }
 
+    /// Rules: run 12 url
     #[test]
     fn loopback_is_refused_in_a_pod() {
         let config = parse(&["--insecure-allow-loopback"]).unwrap();

@@ -460,6 +460,7 @@ mod tests {
         })
     }
 
+    /// Rules: run B17
     #[test]
     fn a_heartbeat_wakes_nobody_and_a_revision_does() {
         let print = |v: &Value| fingerprint(&trim(v));

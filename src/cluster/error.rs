@@ -41,6 +41,11 @@ pub enum Error {
     /// An object that cannot be addressed.
     #[error("object {object} has no {field}")]
     Incomplete { object: String, field: &'static str },
+    /// A name that is a path.
+    #[error(
+        "{object}: no object can have this name or namespace; they may not be \".\" or \"..\" nor hold \"/\" or \"%\""
+    )]
+    NoName { object: String },
     /// Others kept writing the same object.
     #[error("{what}: others keep writing it; trying again")]
     Busy { what: String },
@@ -114,12 +119,12 @@ impl Error {
         })
     }
 
-    /// The object does not have the shape of its kind. The API server answers a server-side apply of such an object
-    /// with 500, without a reason, although asking again cannot help; only its text tells it from a stumble.
-    pub fn is_malformed(&self) -> bool {
-        self.status().is_some_and(|s| {
-            s.code == 500 && s.reason.is_empty() && s.message.starts_with("failed to create typed patch object")
-        })
+    /// The object does not fit the schema of its kind. The server has neither a code nor a reason of its own for that:
+    /// it answers 500, and only its words tell this from a stumble.
+    pub fn misfits_schema(&self) -> bool {
+        const WORDS: [&str; 2] = ["failed to create typed patch object", "failed to convert new object"];
+        self.status()
+            .is_some_and(|s| s.code == 500 && s.reason.is_empty() && WORDS.iter().any(|w| s.message.starts_with(w)))
     }
 
     /// Trying the same request again soon may succeed without anybody changing anything.
@@ -127,10 +132,11 @@ impl Error {
         match self {
             Self::Timeout { .. } | Self::Transport { .. } | Self::Decode { .. } | Self::Busy { .. } => true,
             Self::Api { status, .. } => {
-                matches!(status.code, 408 | 429) || (status.code >= 500 && !self.is_malformed()) || self.is_conflict()
+                matches!(status.code, 408 | 429) || (status.code >= 500 && !self.misfits_schema()) || self.is_conflict()
             }
             Self::UnknownKind { .. }
             | Self::Incomplete { .. }
+            | Self::NoName { .. }
             | Self::Refused { .. }
             | Self::TooLarge { .. }
             | Self::Client(_) => false,

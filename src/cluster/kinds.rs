@@ -188,7 +188,7 @@ fn is_custom(group: &str) -> bool {
 }
 
 /// One path segment, percent-encoded: names of RBAC objects may hold `:` and other marks.
-fn segment(text: &str) -> String {
+pub(super) fn segment(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b':' | b'@') {

@@ -55,6 +55,20 @@ impl Target {
         }
     }
 
+    /// Refuses names that no object can have, because they would be another path.
+    ///
+    /// # Errors
+    /// [`Error::NoName`].
+    pub fn check_names(&self) -> Result<(), Error> {
+        let leads_away = |part: &str| matches!(part, "." | "..") || part.contains(['/', '%']);
+        if leads_away(&self.name) || self.namespace.as_deref().is_some_and(leads_away) {
+            return Err(Error::NoName {
+                object: self.to_string(),
+            });
+        }
+        Ok(())
+    }
+
     /// API group, empty for the core group.
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(g, _)| g)

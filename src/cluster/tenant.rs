@@ -10,6 +10,7 @@ use kube::core::request::Request;
 use serde_json::{Value, json};
 
 use super::connect::IMPERSONATE_USER;
+use super::kinds::segment;
 use super::{Cluster, Error, Identity, Served, Target, bounded};
 
 /// What must still hold for a delete to go ahead.
@@ -76,12 +77,19 @@ impl Tenant {
             .await
     }
 
+    /// The same for the kind of one object. Its names come from artifacts and records: one that would lead to another
+    /// path is refused here, where every request passes.
+    async fn place(&self, target: &Target) -> Result<Served, Error> {
+        target.check_names()?;
+        self.served(&target.api_version, &target.kind).await
+    }
+
     /// Reads one object; `None` when it does not exist.
     ///
     /// # Errors
     /// The failed request.
     pub async fn get(&self, target: &Target) -> Result<Option<Value>, Error> {
-        let served = self.served(&target.api_version, &target.kind).await?;
+        let served = self.place(target).await?;
         let request = http::Request::get(served.path(target, Some(&target.name)))
             .body(Vec::new())
             .map_err(|e| Error::Client(e.to_string()))?;
@@ -108,11 +116,11 @@ impl Tenant {
     /// The failed request, with the server's Status where it refused.
     pub async fn apply(&self, object: &Value, manager: &str, dry_run: bool) -> Result<Value, Error> {
         let target = Target::of(object)?;
-        let served = self.served(&target.api_version, &target.kind).await?;
+        let served = self.place(&target).await?;
         let mut params = PatchParams::apply(manager).force();
         params.dry_run = dry_run;
         let request = Request::new(served.path(&target, None))
-            .patch(&target.name, &params, &Patch::Apply(object))
+            .patch(&segment(&target.name), &params, &Patch::Apply(object))
             .map_err(|e| Error::Client(e.to_string()))?;
         let verb = if dry_run { "dry-run apply" } else { "apply" };
         self.send(|| format!("{verb} {target}"), request).await
@@ -129,15 +137,15 @@ impl Tenant {
         patch: &Value,
         manager: &str,
     ) -> Result<Value, Error> {
-        let served = self.served(&target.api_version, &target.kind).await?;
+        let served = self.place(target).await?;
         let params = PatchParams {
             field_manager: Some(manager.to_owned()),
             ..PatchParams::default()
         };
         let base = Request::new(served.path(target, None));
         let request = match subresource {
-            Some(sub) => base.patch_subresource(sub, &target.name, &params, &Patch::Merge(patch)),
-            None => base.patch(&target.name, &params, &Patch::Merge(patch)),
+            Some(sub) => base.patch_subresource(sub, &segment(&target.name), &params, &Patch::Merge(patch)),
+            None => base.patch(&segment(&target.name), &params, &Patch::Merge(patch)),
         }
         .map_err(|e| Error::Client(e.to_string()))?;
         self.send(|| format!("patch {target}"), request).await
@@ -148,7 +156,7 @@ impl Tenant {
     /// # Errors
     /// The failed request; 422 when a `test` in the patch does not hold.
     pub async fn json_patch(&self, target: &Target, patch: &Value, manager: &str) -> Result<Value, Error> {
-        let served = self.served(&target.api_version, &target.kind).await?;
+        let served = self.place(target).await?;
         let path = format!("{}?fieldManager={manager}", served.path(target, Some(&target.name)));
         let body = serde_json::to_vec(patch).map_err(|source| Error::Decode {
             what: format!("patch {target}"),
@@ -167,7 +175,7 @@ impl Tenant {
     /// The server's refusal.
     pub async fn try_create(&self, object: &Value, manager: &str) -> Result<(), Error> {
         let target = Target::of(object)?;
-        let served = self.served(&target.api_version, &target.kind).await?;
+        let served = self.place(&target).await?;
         let path = format!("{}?dryRun=All&fieldManager={manager}", served.path(&target, None));
         self.send_json(|| format!("dry-run create {target}"), http::Method::POST, path, object)
             .await
@@ -180,7 +188,7 @@ impl Tenant {
     /// The failed request; `AlreadyExists` when the name is taken.
     pub async fn create(&self, object: &Value, manager: &str) -> Result<Value, Error> {
         let target = Target::of_new(object)?;
-        let served = self.served(&target.api_version, &target.kind).await?;
+        let served = self.place(&target).await?;
         let path = format!("{}?fieldManager={manager}", served.path(&target, None));
         self.send_json(|| format!("create {target}"), http::Method::POST, path, object)
             .await
@@ -192,7 +200,7 @@ impl Tenant {
     /// The failed request; a conflict when somebody else wrote meanwhile.
     pub async fn replace(&self, object: &Value, manager: &str) -> Result<Value, Error> {
         let target = Target::of(object)?;
-        let served = self.served(&target.api_version, &target.kind).await?;
+        let served = self.place(&target).await?;
         let path = format!("{}?fieldManager={manager}", served.path(&target, Some(&target.name)));
         self.send_json(|| format!("update {target}"), http::Method::PUT, path, object)
             .await
@@ -216,7 +224,7 @@ impl Tenant {
         only_if: &Preconditions,
         dependents: Dependents,
     ) -> Result<bool, Error> {
-        let served = self.served(&target.api_version, &target.kind).await?;
+        let served = self.place(target).await?;
         let mut params = match dependents {
             Dependents::Deleted => DeleteParams::background(),
             Dependents::Orphaned => DeleteParams::orphan(),
@@ -228,7 +236,7 @@ impl Tenant {
             });
         }
         let request = Request::new(served.path(target, None))
-            .delete(&target.name, &params)
+            .delete(&segment(&target.name), &params)
             .map_err(|e| Error::Client(e.to_string()))?;
         match self.send(|| format!("delete {target}"), request).await {
             Ok(_) => Ok(true),
@@ -242,7 +250,7 @@ impl Tenant {
     /// # Errors
     /// The failed request.
     pub async fn list(&self, kind: &Target, label_selector: Option<&str>) -> Result<Vec<Value>, Error> {
-        let served = self.served(&kind.api_version, &kind.kind).await?;
+        let served = self.place(kind).await?;
         let mut items = Vec::new();
         let mut next: Option<String> = None;
         loop {

@@ -17,6 +17,7 @@ const A: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n";
 const B: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: b\n";
 const C_JSON: &str = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}"#;
 
+/// Rules: run 14.2.2
 #[test]
 fn without_kustomization_every_manifest_is_taken() {
     let files = [
@@ -33,6 +34,7 @@ fn without_kustomization_every_manifest_is_taken() {
     );
 }
 
+/// Rules: run 14.2.1
 #[test]
 fn a_directory_with_a_kustomization_is_one_entry() {
     let files = [
@@ -54,6 +56,7 @@ fn missing_and_empty_paths_are_told_apart() {
     assert_eq!(names(&files, "b").unwrap(), Vec::<String>::new());
 }
 
+/// Rules: run 14.2.2
 #[test]
 fn a_file_that_is_no_manifest_fails_the_build_by_name() {
     let message = names(&[("app/values.yaml", "replicas: 2\n"), ("app/a.yaml", A)], "app")
@@ -103,6 +106,7 @@ fn layers_apply_namespace_labels_and_prefixes() {
     );
 }
 
+/// Rules: run 14.4
 #[test]
 fn cycles_escapes_and_remote_bases_are_refused() {
     for resources in [
@@ -136,6 +140,7 @@ fn message(kustomization: &str, resource: &str) -> String {
     }
 }
 
+/// Rules: run 14.4
 #[test]
 fn what_crashes_or_runs_programs_elsewhere_is_an_error_that_names_it() {
     for (kustomization, named) in [
@@ -192,6 +197,7 @@ fn lost_list_elements_are_warned_about() {
     );
 }
 
+/// Rules: run 14.3
 #[test]
 fn stage_patches_run_after_the_roots_own() {
     let files = tree(&[

@@ -148,6 +148,7 @@ mod tests {
         classify(text.parse().expect("an address"))
     }
 
+    /// Rules: run 12 url
     #[rstest]
     #[case("127.0.0.1", AddressClass::Loopback)]
     #[case("127.255.255.254", AddressClass::Loopback)]

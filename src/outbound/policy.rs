@@ -199,6 +199,7 @@ mod tests {
         policy.check_url(&Url::parse(url).expect("a URL"))
     }
 
+    /// Rules: run 12 url
     #[rstest]
     #[case("http://127.0.0.1/x", AddressClass::Loopback)]
     #[case("http://2130706433/", AddressClass::Loopback)]
@@ -240,6 +241,7 @@ mod tests {
         assert!(matches!(check(&Policy::default(), url), Err(Refusal::Localhost { .. })));
     }
 
+    /// Rules: run 12 url
     #[rstest]
     #[case("ftp://example.com/", "ftp")]
     #[case("file:///etc/passwd", "file")]

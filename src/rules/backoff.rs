@@ -94,6 +94,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    /// Rules: decisions 5 rbac
     #[test]
     fn the_rbac_ladder_goes_from_two_to_thirty_seconds() {
         let waits: Vec<u64> = (0..7).map(|n| RBAC_LADDER.wait(n).as_secs()).collect();
@@ -102,6 +103,7 @@ mod tests {
         assert_eq!(POLL_LADDER.wait(31).as_secs(), 30);
     }
 
+    /// Rules: run 2.6 jitter
     #[test]
     fn jitter_spreads_by_five_percent() {
         let wait = 100 * SECOND;
@@ -112,6 +114,7 @@ mod tests {
         assert_eq!(spread(wait, 0.25), 25 * SECOND);
     }
 
+    /// Rules: run 2.6 effective, run 2.6 retry, run 2.6 steady, run B31
     #[test]
     fn unset_and_zero_take_the_next_default() {
         let minute = 60 * SECOND;
@@ -126,6 +129,7 @@ mod tests {
         assert_eq!((longer.retry, longer.steady), (minute, minute));
     }
 
+    /// Rules: run 2.7 window
     #[test]
     fn a_hold_looks_again_within_the_hour() {
         assert_eq!(clamp_hold(Duration::ZERO), 5 * SECOND);

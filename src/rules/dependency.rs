@@ -106,6 +106,7 @@ mod tests {
             .join(">")
     }
 
+    /// Rules: run 7.2
     #[test]
     fn cycles_are_found_and_named() {
         assert_eq!(names(cycle(&one("a"), graph(&[("a", "a")]))), "a>a");
@@ -136,6 +137,7 @@ mod tests {
         }
     }
 
+    /// Rules: run 7.3 version, run 7.3 pending
     #[test]
     fn every_lack_is_named() {
         let dep = one("db");

@@ -94,6 +94,7 @@ mod tests {
             "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}})
     }
 
+    /// Rules: run 16.4 kubectl, run B23
     #[test]
     fn what_kubectl_owns_becomes_ours() {
         let live = object(vec![

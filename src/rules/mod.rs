@@ -14,6 +14,7 @@ pub mod next;
 pub mod optout;
 pub mod order;
 pub mod readiness;
+pub mod redact;
 pub mod spec;
 pub mod version;
 pub mod window;

@@ -109,6 +109,7 @@ mod tests {
         assert_eq!(next(None, false, false), Next::Start { attempt: 1 });
     }
 
+    /// Rules: decisions 3.4
     #[test]
     fn a_healthy_verify_is_waited_for_and_a_stuck_one_is_replaced_at_once() {
         for (generation, pins) in [(true, false), (false, true), (false, false)] {

@@ -63,6 +63,7 @@ mod tests {
         json!({"metadata": {kind: {key: value}}})
     }
 
+    /// Rules: run B24
     #[test]
     fn both_spellings_and_any_case_count() {
         let plain = json!({"metadata": {}});

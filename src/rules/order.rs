@@ -179,6 +179,7 @@ mod tests {
         ]
     }
 
+    /// Rules: run 16.1 waves, run 16.1 order
     #[test]
     fn applies_in_the_order_of_dependence() {
         let mut ids: Vec<ObjectId> = sample().into_iter().rev().collect();

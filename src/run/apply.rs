@@ -148,7 +148,7 @@ impl Applier<'_> {
         for conflict in &conflicts {
             if let Some(trial) = trial_object(&conflict.object) {
                 let tried = self.tenant.try_create(&trial, FIELD_MANAGER).await;
-                tried.map_err(|e| Failure::of_request("apply", &e))?;
+                tried.map_err(|e| Failure::of_request("apply", &e).about(&trial))?;
             }
         }
         for conflict in conflicts {
@@ -173,7 +173,7 @@ impl Applier<'_> {
     }
 
     async fn recreate(&self, conflict: Conflicted) -> Result<Option<Known>, Failure> {
-        let failed = |e: &cluster::Error| Failure::of_request("apply", e);
+        let failed = |e: &cluster::Error| Failure::of_request("apply", e).about(&conflict.object);
         tracing::info!(object = %conflict.target, "recreated: a field cannot be changed in place");
         self.tenant
             .delete_with(&conflict.target, &conflict.only_if, conflict.dependents)
@@ -309,7 +309,10 @@ impl Applier<'_> {
         }
         let applied = match self.tenant.apply(&outgoing, FIELD_MANAGER, false).await {
             Ok(applied) => applied,
-            Err(error) => return self.refused(id, target, object, live.as_ref(), &error, sent),
+            Err(error) => {
+                let refused = self.refused(id, target, object, live.as_ref(), &error, sent);
+                return refused.map_err(|failure| failure.about(&outgoing));
+            }
         };
         let change = match &live {
             None => Change::Created,

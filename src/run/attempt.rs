@@ -50,7 +50,8 @@ impl Pass<'_> {
         match self.position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying)) {
             Some(at) => {
                 let known = self.knows_inputs(at) && self.pinned().is_some();
-                let stuck = outdated && (self.unchanged_for_long(at, now) || self.in_error_wait(at).await?);
+                let stuck = outdated
+                    && (self.is_held(at, now) || self.unchanged_for_long(at, now) || self.in_error_wait(at).await?);
                 Ok(Standing::Verifying { stuck, known })
             }
             None if self.position(|s| s.phase != Some(StagePhase::Ready)).is_none() => Ok(Standing::Held),

@@ -10,9 +10,9 @@ use super::judge::Judge;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
-use super::verify::Mode;
+use super::verify::{Mode, OPERATION as VERIFY};
 use crate::api::reason::Class;
-use crate::api::{Reason, Stage, StagePhase, Step};
+use crate::api::{Reason, Stage, StagePhase, Step, TimeoutPolicy};
 use crate::cluster::Tenant;
 use crate::rules::condition::Situation;
 use crate::rules::inventory::ObjectId;
@@ -232,6 +232,21 @@ impl Pass<'_> {
             .unwrap_or((DEFAULT_BOUND, "the default"))
     }
 
+    /// Whether a verify that runs out of time goes on waiting instead of failing (run 18.4).
+    fn holds_on(&self, stage: &Stage) -> bool {
+        let policy = stage.on_timeout.as_ref().or(self.set.spec.on_timeout.as_ref());
+        policy == Some(&TimeoutPolicy::Hold)
+    }
+
+    /// Whether a verify has run out of time and only goes on because it is told to: then anything newer may replace it.
+    pub(super) fn is_held(&self, at: usize, now: Timestamp) -> bool {
+        let Some(stage) = self.set.spec.stages.get(at).filter(|s| self.holds_on(s)) else {
+            return false;
+        };
+        let began = self.status.stages[at].step_started_at.as_ref();
+        began.is_some_and(|began| elapsed(began, now) >= self.bound(stage).0)
+    }
+
     /// Bounds a wait: past its bound the stage fails; before it, a timer ends it in time.
     pub(super) fn bounded(&mut self, at: usize, stage: &Stage, end: End, operation: &'static str) -> Result<End, Stop> {
         let now = Timestamp::now();
@@ -241,6 +256,17 @@ impl Pass<'_> {
         let Some(rest) = bound.checked_sub(waited).filter(|r| !r.is_zero()) else {
             let waiting = self.status.stages[at].waiting_for.clone().unwrap_or_default();
             let message = format!("timeout waiting for: {waiting} (bound {bound:?}, from {origin})");
+            if operation == VERIFY && self.holds_on(stage) {
+                return Ok(End {
+                    situation: Situation::Held {
+                        reason: crate::api::Reason::StageProgressing,
+                        message: format!("stage \"{}\" {VERIFY}: {message}", stage.name),
+                        retrying: true,
+                        deployed: false,
+                    },
+                    wake: end.wake,
+                });
+            }
             return self.failed(at, Failure::retried(operation, message));
         };
         let began = began.map_or(now, |t| t.0);

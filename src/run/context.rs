@@ -1,6 +1,6 @@
 //! What every step needs: the doors, the caches, and what is remembered between steps.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -100,6 +100,8 @@ pub struct Memory {
     pub told_hooks: Option<(crate::api::Reason, String)>,
     /// The last event that said drift has to wait.
     pub told_waits: Option<(crate::api::Reason, String)>,
+    /// Recorded entries that could not be read and have been told.
+    pub unreadable: BTreeSet<String>,
     /// Looks in a row that found something not ready.
     pub polls: u32,
     /// When a status write last went out.

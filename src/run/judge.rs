@@ -39,7 +39,7 @@ impl Judge {
         let ready = stage.ready_checks.clone().unwrap_or_default();
         let exprs = ReadyExprs::compile(&ready.exprs).map_err(|errors| Failure {
             reason: Reason::InvalidSpec,
-            operation: "verify",
+            operation: super::verify::OPERATION,
             message: errors
                 .iter()
                 .map(|e| format!("readyChecks.exprs: {e}"))

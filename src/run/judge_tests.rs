@@ -38,6 +38,7 @@ fn exprs() -> Value {
     json!({"exprs": [serde_json::from_str::<Value>(EXPRS).unwrap()]})
 }
 
+/// Rules: run B12 exprs
 #[tokio::test]
 async fn expressions_stand_in_place_of_the_kinds_own_rules() {
     let live = database(json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}));
@@ -63,6 +64,7 @@ async fn a_slow_expression_gives_the_same_verdict() {
     }
 }
 
+/// Rules: decisions 5 settle
 #[tokio::test]
 async fn a_custom_resource_nobody_has_looked_at_is_not_ready_at_once() {
     let id = id("db.example", "Database", "apps");
@@ -107,6 +109,7 @@ async fn a_custom_resource_nobody_has_looked_at_is_not_ready_at_once() {
     assert_eq!((covered.readiness.name(), covered.settles_at), ("InProgress", None));
 }
 
+/// Rules: run 18.1, run 18.1 scope, run D1, run D2
 #[test]
 fn what_a_stage_waits_for() {
     let everything = judge(json!({}));
@@ -133,6 +136,7 @@ fn what_a_stage_waits_for() {
     }
 }
 
+/// Rules: run 18.3 invalid
 #[test]
 fn an_expression_that_does_not_compile_fails_the_stage() {
     let broken = stage(json!({"exprs": [{"apiVersion": "a/v1", "kind": "A", "current": "status."}]}));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::api::Reason;
 use crate::cluster::{self, Target};
 use crate::rules::condition::Situation;
+use crate::rules::redact;
 
 /// When to look again if nothing wakes the StageSet before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +128,12 @@ impl Failure {
             remedy,
             missing: None,
         }
+    }
+
+    /// The same without what `object` holds, where that is a Secret: servers quote what they refuse.
+    pub fn about(mut self, object: &serde_json::Value) -> Self {
+        self.message = redact::mask(&self.message, redact::values_of(object));
+        self
     }
 
     /// Operation and message, for people.

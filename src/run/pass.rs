@@ -133,6 +133,7 @@ impl<'a> Pass<'a> {
         }
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
         self.resolve_variables().await;
+        self.count_unreadable();
         match self.restore_records().await {
             Ok(restored) => self.prune_deferred = restored,
             Err((at, failure)) => return self.failed(at, failure),
@@ -469,7 +470,8 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// [`Stop::Stumbled`]: nothing is decided yet.
-    pub(super) fn failed(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
+    pub(super) fn failed(&mut self, at: usize, mut failure: Failure) -> Result<End, Stop> {
+        failure.message = self.mask(&failure.message);
         if failure.remedy == Remedy::Stumble && self.memory.undecided < STUMBLES {
             return Err(Stop::Stumbled(stage_message(&self.status.stages[at].name, &failure)));
         }

@@ -63,7 +63,7 @@ impl Pass<'_> {
 
     pub(super) fn failed_prune(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
         let before = self.status.stages[at].clone();
-        let message = failure.message.clone();
+        let message = self.mask(&failure.message);
         let end = self.failed(at, failure)?;
         // The stage itself is as it should be; only what left it is not gone yet.
         self.status.stages[at] = before;
@@ -283,7 +283,7 @@ async fn remove_one(tenant: &Tenant, owner: &Owner, entry: &Entry) -> Result<boo
     let target = target_of(&entry.id, &entry.api_version());
     let live = match tenant.get(&target).await {
         Ok(Some(live)) => live,
-        Ok(None) | Err(Error::UnknownKind { .. }) => return Ok(false),
+        Ok(None) | Err(Error::UnknownKind { .. } | Error::NoName { .. }) => return Ok(false),
         Err(e) => return Err(e),
     };
     let ours = OwnerRef {

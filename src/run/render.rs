@@ -121,6 +121,9 @@ pub async fn stage(
         warnings: built.warnings,
         ..Rendered::default()
     };
+    if let Some(object) = built.objects.iter().find(|o| is_encrypted(o)) {
+        return Err(still_encrypted(object));
+    }
     let definitions = Definitions::of(&built.objects);
     for mut object in built.objects {
         if is_helm_hook(&object) {
@@ -247,6 +250,22 @@ async fn settle_namespace(
     Ok(())
 }
 
+/// Whether an object carries the metadata SOPS leaves in what it has encrypted.
+fn is_encrypted(object: &Value) -> bool {
+    object.pointer("/sops/mac").is_some()
+}
+
+/// Ciphertext in the cluster would replace a secret that works (run 28 B8).
+fn still_encrypted(object: &Value) -> Failure {
+    let id = ObjectId::of(object).map_or_else(|| "an object".to_owned(), |id| id.to_string());
+    Failure::retried(
+        "decrypt",
+        format!(
+            "{id} is encrypted with SOPS and this version has no decryption: publish it decrypted, or by another way"
+        ),
+    )
+}
+
 fn is_helm_hook(object: &Value) -> bool {
     let annotations = object.pointer("/metadata/annotations");
     annotations.and_then(|a| a.get(object_annotation::HELM_HOOK)).is_some()
@@ -273,7 +292,12 @@ fn normalise(object: &mut Value) {
             metadata.shift_remove(key);
         }
     }
-    if is_secret && let Some(Value::Object(plain)) = root.shift_remove("stringData") {
+    // What is no text is left where it is, for the server to refuse.
+    let foldable = |plain: &Value| plain.as_object().is_some_and(|p| p.values().all(Value::is_string));
+    if is_secret
+        && root.get("stringData").is_some_and(foldable)
+        && let Some(Value::Object(plain)) = root.shift_remove("stringData")
+    {
         let data = root.entry("data").or_insert_with(|| Value::Object(Map::new()));
         if let Some(data) = data.as_object_mut() {
             for (key, value) in plain {

@@ -13,6 +13,23 @@ use crate::cluster::{Target, Tenant};
 use crate::rules::inventory::{Entries, Entry, union};
 
 impl Pass<'_> {
+    /// Counts, once each, recorded entries that cannot be read: what they stand for escapes pruning (run 17.3).
+    pub(super) fn count_unreadable(&mut self) {
+        for (stage, record) in record::all(self.ctx, self.owner) {
+            for entry in record.shards.iter().flat_map(|shard| &shard.malformed) {
+                if self.memory.unreadable.insert(entry.id.clone()) {
+                    tracing::warn!(
+                        stage = stage.name,
+                        entry = entry.id,
+                        "an inventory entry cannot be read"
+                    );
+                    let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
+                    self.ctx.metrics.skipped_entries.with_label_values(&labels).inc();
+                }
+            }
+        }
+    }
+
     /// Rebuilds the records of stages that have lost some. `true` when one was rebuilt: then nothing is pruned in
     /// this pass.
     ///

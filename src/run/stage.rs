@@ -12,7 +12,7 @@ use super::outcome::{End, Failure, Missing, Stop, Wake};
 use super::pass::{Pass, elapsed};
 use super::record::{Recorder, parent_name};
 use super::render::{self, Rendered};
-use super::verify::{Mode, target_of};
+use super::verify::{Mode, OPERATION as VERIFY, target_of};
 use crate::api::{Stage, StagePhase, StageSetSpec, Step};
 use crate::cluster::watch::{Knowledge, WatchKey};
 use crate::cluster::{Target, Tenant};
@@ -441,7 +441,7 @@ impl Pass<'_> {
                     .any(|f| !matches!(f.readiness, Readiness::Failed { recoverable: true, .. })) =>
             {
                 let message = name_blockers(&failed, NAMED);
-                Ok(Flow::End(self.failed(at, Failure::retried("verify", message))?))
+                Ok(Flow::End(self.failed(at, Failure::retried(VERIFY, message))?))
             }
             Overall::Failed(waiting) | Overall::Waiting(waiting) => {
                 let mut blocking = name_blockers(&waiting, NAMED);
@@ -451,7 +451,7 @@ impl Pass<'_> {
                 self.status.stages[at].waiting_for = Some(blocking.clone());
                 self.memory.polls = self.memory.polls.saturating_add(1);
                 let end = self.unfinished(at, &format!("waits for {blocking}"), Wake::In(look.again));
-                Ok(Flow::End(self.bounded(at, stage, end, "verify")?))
+                Ok(Flow::End(self.bounded(at, stage, end, VERIFY)?))
             }
         }
     }

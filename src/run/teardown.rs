@@ -61,7 +61,7 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner, set: Arc<StageSet>, memory:
                 let message = format!("stage \"{}\": waits until these are gone: {names}", stored.name);
                 let overdue = overdue(ctx, &set);
                 if overdue {
-                    return force(ctx, owner, &set, "timed_out", &message).await;
+                    return force(ctx, owner, &set, memory, "timed_out", &message).await;
                 }
                 return hold_progress(ctx, owner, &set, memory, message, Wake::In(wake)).await;
             }
@@ -167,7 +167,7 @@ async fn wait_for_cluster(
     message: String,
 ) -> Result<Wake, Stop> {
     if overdue(ctx, set) {
-        return force(ctx, owner, set, "timed_out", &message).await;
+        return force(ctx, owner, set, memory, "timed_out", &message).await;
     }
     memory.undecided = memory.undecided.saturating_add(1);
     let wake = Wake::In(ERROR_LADDER.wait(memory.undecided.min(6)));
@@ -195,13 +195,13 @@ async fn failed(
 ) -> Result<Wake, Stop> {
     let message = format!("stage \"{stage}\" teardown: {error}");
     if overdue(ctx, set) {
-        return force(ctx, owner, set, "timed_out", &message).await;
+        return force(ctx, owner, set, memory, "timed_out", &message).await;
     }
     if error.is_forbidden() {
-        return force(ctx, owner, set, "permanent", &message).await;
+        return force(ctx, owner, set, memory, "permanent", &message).await;
     }
     if error.code() == Some(401) {
-        return force(ctx, owner, set, "unauthorized", &message).await;
+        return force(ctx, owner, set, memory, "unauthorized", &message).await;
     }
     memory.undecided = memory.undecided.saturating_add(1);
     let wake = Wake::In(ERROR_LADDER.wait(memory.undecided.min(6)));
@@ -209,7 +209,14 @@ async fn failed(
 }
 
 /// Gives up: the finalizer goes although something may be left behind, and that is told.
-async fn force(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, reason: &str, why: &str) -> Result<Wake, Stop> {
+async fn force(
+    ctx: &Arc<Context>,
+    owner: &Owner,
+    set: &Arc<StageSet>,
+    memory: &Memory,
+    reason: &str,
+    why: &str,
+) -> Result<Wake, Stop> {
     let elapsed = set
         .metadata
         .deletion_timestamp
@@ -217,7 +224,9 @@ async fn force(ctx: &Arc<Context>, owner: &Owner, set: &Arc<StageSet>, reason: &
         .map(|t| Timestamp::now().duration_since(t.0).as_secs());
     let left: Vec<String> = record::all(ctx, owner)
         .iter()
-        .flat_map(|(stored, _)| stored.entries.keys().map(ToString::to_string).collect::<Vec<_>>())
+        .flat_map(|(stored, _)| stored.entries.keys())
+        .filter(|id| !memory.gone.contains(id))
+        .map(ToString::to_string)
         .take(10)
         .collect();
     let wake = drop_finalizer(ctx, owner, set).await?;

@@ -12,6 +12,7 @@ use crate::api::{Stage, SubstituteKind, SubstituteReference};
 use crate::cluster::watch::WatchKey;
 use crate::cluster::{Identity, Target, Tenant};
 use crate::manifest::substitute;
+use crate::rules::redact;
 
 const OPERATION: &str = "resolve postBuild variables";
 
@@ -21,6 +22,8 @@ pub(super) struct Variables {
     pub values: BTreeMap<String, String>,
     /// Digest over all of them; empty when there are none.
     pub digest: String,
+    /// Those that come from Secrets, as text: no message may tell them.
+    pub secrets: Vec<String>,
 }
 
 impl Pass<'_> {
@@ -43,23 +46,34 @@ impl Pass<'_> {
         let Some(post_build) = &stage.post_build else {
             return Ok(Variables::default());
         };
-        let mut values = BTreeMap::new();
+        let (mut values, mut secrets) = (BTreeMap::new(), Vec::new());
         // Variables live where the StageSet lives, and are read as its own account (run 11.1).
         let account = non_empty(&self.set.spec.service_account_name);
         let tenant = self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, account));
         for reference in &post_build.substitute_from {
-            self.add(&mut values, &tenant, reference).await?;
+            self.add(&mut values, &mut secrets, &tenant, reference).await?;
         }
         for (key, value) in &post_build.substitute {
             add(&mut values, "postBuild.substitute", key, value.as_bytes())?;
         }
         let digest = substitute::digest(&values);
-        Ok(Variables { values, digest })
+        Ok(Variables {
+            values,
+            digest,
+            secrets,
+        })
+    }
+
+    /// `text` without the value of any Secret.
+    pub(super) fn mask(&self, text: &str) -> String {
+        let secrets = self.variables.iter().flatten().flat_map(|v| &v.secrets);
+        redact::mask(text, secrets.map(String::as_str))
     }
 
     async fn add(
         &mut self,
         values: &mut BTreeMap<String, String>,
+        secrets: &mut Vec<String>,
         tenant: &Tenant,
         reference: &SubstituteReference,
     ) -> Result<(), Failure> {
@@ -90,6 +104,7 @@ impl Pass<'_> {
                 let bytes = base64::engine::general_purpose::STANDARD.decode(text);
                 let bytes =
                     bytes.map_err(|_| Failure::retried(OPERATION, format!("{origin}: key {key} is not base64")))?;
+                secrets.extend(String::from_utf8(bytes.clone()));
                 add(values, &origin, key, &bytes)?;
             } else {
                 add(values, &origin, key, text.as_bytes())?;

@@ -20,6 +20,8 @@ use crate::rules::drift;
 use crate::rules::inventory::ObjectId;
 use crate::rules::readiness::{self, Awaited, Readiness, error_wait, look_through, pod_selector};
 
+/// The operation as the contract names it.
+pub const OPERATION: &str = "verify";
 /// Reads at once while looking at a stage's objects.
 const PARALLEL: usize = 8;
 /// The net under the watches: objects not ready are looked at again after this time.
@@ -195,7 +197,7 @@ impl Observer<'_> {
         let served = match self.tenant.served(&target.api_version, &target.kind).await {
             Ok(served) => served,
             Err(Error::UnknownKind { .. }) => return Ok((key(true), Coverage::None)),
-            Err(e) => return Err(Failure::of_request("verify", &e)),
+            Err(e) => return Err(Failure::of_request(OPERATION, &e)),
         };
         let key = key(served.namespaced);
         needed.insert(key.clone());
@@ -216,7 +218,7 @@ impl Observer<'_> {
         let live = match self.tenant.get(&target).await {
             Ok(live) => live,
             Err(Error::UnknownKind { .. }) => None,
-            Err(e) => return Err(Failure::of_access("verify", &e, "get", &target)),
+            Err(e) => return Err(Failure::of_access(OPERATION, &e, "get", &target)),
         };
         let Some(live) = live else {
             known.deletes_itself |= sent.is_some_and(readiness::deletes_itself);

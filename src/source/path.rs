@@ -90,6 +90,7 @@ mod tests {
         assert_eq!(clean(path).as_deref(), Ok(expected));
     }
 
+    /// Rules: run 14.1 path
     #[rstest]
     #[case("..")]
     #[case("../x")]

@@ -11,6 +11,7 @@ use crate::support::{
     stageset::{condition_of, stage, stage_of, stageset},
 };
 
+/// Rules: run 2.5 requestedAt, run 2.7 suspended, run 3 step 5, run 5, decisions 2 suspended
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspended_stageset_is_left_alone_until_it_is_resumed() {
     let world = World::start("suspend").await;
@@ -55,6 +56,7 @@ async fn a_suspended_stageset_is_left_alone_until_it_is_resumed() {
     assert_eq!(world.config_value("map").await.as_deref(), Some("2"));
 }
 
+/// Rules: run 2.2 requestedAt, run 2.5 requestedAt, run 3 step 6
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_acknowledged_whatever_the_outcome() {
     let world = World::start("request").await;
@@ -77,6 +79,7 @@ async fn a_request_is_acknowledged_whatever_the_outcome() {
     );
 }
 
+/// Rules: run 2.2 generation
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_spec_is_rolled_out() {
     let world = World::start("spec").await;
@@ -125,6 +128,7 @@ fn kstatus(object: &Value) -> &'static str {
     }
 }
 
+/// Rules: decisions 2 kstatus, decisions 2 terminal
 #[tokio::test(flavor = "multi_thread")]
 async fn kstatus_reads_a_stageset_as_in_progress_current_and_failed() {
     let world = World::start("kstatus").await;
@@ -193,6 +197,7 @@ async fn kubectl_waits_for_ready_and_shows_the_columns() {
     );
 }
 
+/// Rules: run B25, decisions 2 unfinished
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_is_shown_while_it_happens() {
     let world = World::start("progress").await;

@@ -143,6 +143,7 @@ async fn undisturbed() -> (u64, Vec<State>, BTreeMap<String, u64>) {
     (writes.count() as u64, states, events)
 }
 
+/// Rules: run B1, run B38, decisions 3.1
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_at_any_write_changes_nothing_in_the_end() {
     let (writes, expected, usual) = undisturbed().await;
@@ -183,6 +184,7 @@ async fn a_kill_at_any_write_changes_nothing_in_the_end() {
         .await;
 }
 
+/// Rules: decisions 3.1
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_resumes_a_wait_where_it_was() {
     let mut world = World::start("resume").await;

@@ -48,6 +48,7 @@ async fn probes_and_metrics_are_served() {
     }
 }
 
+/// Rules: run 24 start
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_without_an_api_server_is_alive_but_not_ready_and_heals() {
     let world = World::builder("no-server").without_controller().start().await;
@@ -75,6 +76,7 @@ async fn a_controller_without_an_api_server_is_alive_but_not_ready_and_heals() {
         .await;
 }
 
+/// Rules: run 24 shutdown
 #[tokio::test(flavor = "multi_thread")]
 async fn a_polite_end_is_quick_and_clean() {
     let mut world = World::start("sigterm").await;

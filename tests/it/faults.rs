@@ -81,6 +81,7 @@ async fn end_state(world: &World, set: usize, handle: &StageSet<'_>) {
     assert!(events <= 20, "{events} events about {}: a storm", handle.name);
 }
 
+/// Rules: run B1
 #[tokio::test(flavor = "multi_thread")]
 async fn random_errors_and_cut_connections_are_survived() {
     let seed = seed();
@@ -96,6 +97,7 @@ async fn random_errors_and_cut_connections_are_survived() {
     converges(&world, trouble, Duration::from_secs(4)).await;
 }
 
+/// Rules: run 24 start
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_in_the_middle_is_survived() {
     let world = World::start("outage").await;
@@ -113,6 +115,7 @@ async fn a_slow_api_server_only_slows() {
     .await;
 }
 
+/// Rules: run 21.1, decisions 3.1
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conflict_on_any_status_write_is_decided_again() {
     let world = World::start("conflict").await;
@@ -137,6 +140,7 @@ async fn a_conflict_on_any_status_write_is_decided_again() {
     }
 }
 
+/// Rules: run 21.1
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_write_whose_answer_is_lost_is_not_repeated_blindly() {
     let world = World::start("lost").await;
@@ -166,7 +170,8 @@ async fn a_refused_event_fails_nothing() {
     shop.until_ready_within(Duration::from_secs(5)).await;
 }
 
-/// B11: a failed stage is tried again after `retryInterval`, neither sooner nor never; B31: zero counts as unset.
+/// A failed stage is tried again after `retryInterval`, neither sooner nor never; B31: zero counts as unset.
+/// Rules: run 2.6 retry, run 2.7 failure, run B11, run B31
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_stage_is_tried_again_after_its_retry_interval() {
     let world = World::start("retry").await;

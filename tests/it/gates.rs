@@ -15,6 +15,7 @@ fn closed() -> Value {
     json!([{ "type": "Deny", "from": "2020-01-01T00:00:00Z", "to": "2099-01-01T00:00:00Z" }])
 }
 
+/// Rules: run 2.1 dependency, run 7.3 missing, run 7.3 ready, run D16
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dependent_waits_and_goes_on_as_soon_as_its_dependency_is_ready() {
     let world = World::start("depends").await;
@@ -41,6 +42,7 @@ async fn a_dependent_waits_and_goes_on_as_soon_as_its_dependency_is_ready() {
     app.until_ready_within(Duration::from_secs(10)).await;
 }
 
+/// Rules: run 7.2
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cycle_is_named() {
     let world = World::start("cycle").await;
@@ -65,6 +67,7 @@ async fn a_cycle_is_named() {
     );
 }
 
+/// Rules: run 2.5 update-now, run 10.4, run 10.5.1, run B9 wake, gates 2.4.1, gates 2.4.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_window_holds_the_first_rollout_until_the_override() {
     let world = World::start("window-first").await;
@@ -82,6 +85,8 @@ async fn a_closed_window_holds_the_first_rollout_until_the_override() {
     assert_eq!(world.config_value("app").await.as_deref(), Some("one"));
 }
 
+/// Rules: run 9 attempted, run 10.5.2, run 10.5.5, run B9 drift, gates 2.4.2, gates 2.4.5, gates 2.4.6
+/// Rules: decisions 6 held
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_update_leaves_the_release_ready_and_its_drift_is_corrected() {
     let world = World::start("window-held").await;
@@ -123,6 +128,7 @@ async fn a_held_update_leaves_the_release_ready_and_its_drift_is_corrected() {
     assert!(app.status().await["pendingUpdate"].is_null());
 }
 
+/// Rules: run 3.1 j, run 14.6 order, run 14.6 optional, run 14.6 syntax
 #[tokio::test(flavor = "multi_thread")]
 async fn variables_come_from_maps_and_secrets_and_inline_values_win() {
     let world = World::start("variables").await;
@@ -168,6 +174,7 @@ async fn variables_come_from_maps_and_secrets_and_inline_values_win() {
     );
 }
 
+/// Rules: run 14.3
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stages_patches_change_what_it_applies() {
     let world = World::start("patches").await;
@@ -184,6 +191,7 @@ async fn a_stages_patches_change_what_it_applies() {
     assert_eq!(world.config_value("app").await.as_deref(), Some("patched"));
 }
 
+/// Rules: run 25 denied, run D5, decisions 5 rbac
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_right_is_named_and_its_grant_is_noticed_in_seconds() {
     let world = World::start("rights").await;
@@ -209,6 +217,7 @@ async fn a_missing_right_is_named_and_its_grant_is_noticed_in_seconds() {
     assert!(app.event_count("StageFailed").await <= 3, "{:?}", app.events().await);
 }
 
+/// Rules: run 18.3 current, run 18.3 error, run B12 exprs
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expression_decides_when_a_custom_resource_is_ready() {
     let world = World::start("exprs").await;

@@ -38,6 +38,7 @@ async fn pair(name: &str) -> (World, Controller, Controller) {
     (world, leader, standby)
 }
 
+/// Rules: run 24 leader
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_is_ready_and_takes_over_when_the_leader_dies() {
     let (world, mut leader, mut standby) = pair("leader").await;

@@ -21,6 +21,7 @@ fn policy(stage: Stage, policy: Value) -> Stage {
     stage.set("conflictPolicy", policy)
 }
 
+/// Rules: run 16.6 fail, run 16.8
 #[tokio::test(flavor = "multi_thread")]
 async fn an_immutable_field_fails_the_stage_and_touches_nothing_unless_a_rule_says_so() {
     let world = World::start("conflict-fail").await;
@@ -39,6 +40,7 @@ async fn an_immutable_field_fails_the_stage_and_touches_nothing_unless_a_rule_sa
     assert_eq!(uid(&world, &objects::deployments(), "web").await, before);
 }
 
+/// Rules: run 16.6 match, run 16.7
 #[tokio::test(flavor = "multi_thread")]
 async fn recreate_replaces_the_object_and_the_stage_goes_on() {
     let world = World::start("conflict-recreate").await;
@@ -61,6 +63,7 @@ async fn recreate_replaces_the_object_and_the_stage_goes_on() {
     assert_eq!(after["spec"]["selector"]["matchLabels"]["app"], "two");
 }
 
+/// Rules: run B5
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_the_server_refuses_never_deletes_what_is_there() {
     let world = World::start("conflict-invalid").await;
@@ -79,6 +82,7 @@ async fn a_manifest_the_server_refuses_never_deletes_what_is_there() {
     assert_eq!(uid(&world, &objects::deployments(), "web").await, before);
 }
 
+/// Rules: run 16.6 keep
 #[tokio::test(flavor = "multi_thread")]
 async fn keep_existing_creates_once_and_leaves_alone_afterwards() {
     let world = World::start("conflict-keep").await;
@@ -93,6 +97,7 @@ async fn keep_existing_creates_once_and_leaves_alone_afterwards() {
     assert_eq!(world.config_value("app").await.as_deref(), Some("first"));
 }
 
+/// Rules: run 16.6 data, run 3.1 n
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broad_recreate_rule_does_not_destroy_a_claim() {
     let world = World::start("conflict-data").await;
@@ -113,6 +118,7 @@ async fn a_broad_recreate_rule_does_not_destroy_a_claim() {
     assert!(!world.cluster.exists(&objects::claims(), &world.namespace, "data").await);
 }
 
+/// Rules: run 16.5 ssa, run B24
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_can_ask_to_be_left_alone() {
     let world = World::start("optout").await;
@@ -130,6 +136,7 @@ async fn an_object_can_ask_to_be_left_alone() {
     assert_eq!(world.config_value("once").await.as_deref(), Some("first"));
 }
 
+/// Rules: decisions 1.4, run 20 correct
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ignored_field_stays_with_whoever_sets_it_and_the_rest_is_corrected() {
     let world = World::start("ignore").await;
@@ -157,6 +164,7 @@ async fn an_ignored_field_stays_with_whoever_sets_it_and_the_rest_is_corrected()
     assert_eq!(live["spec"]["template"]["spec"]["containers"][0]["image"], "web:1");
 }
 
+/// Rules: run 16.4 kubectl, run B23
 #[tokio::test(flavor = "multi_thread")]
 async fn what_kubectl_applied_before_is_taken_over() {
     let world = World::start("takeover").await;
@@ -183,6 +191,7 @@ async fn what_kubectl_applied_before_is_taken_over() {
     assert!(!annotations.contains("last-applied"), "{annotations}");
 }
 
+/// Rules: run B29
 #[tokio::test(flavor = "multi_thread")]
 async fn two_stagesets_do_not_fight_over_one_object() {
     let world = World::start("foreign").await;
@@ -204,6 +213,7 @@ async fn two_stagesets_do_not_fight_over_one_object() {
     assert_eq!(world.config_value("shared").await.as_deref(), Some("one"));
 }
 
+/// Rules: decisions 6 mass
 #[tokio::test(flavor = "multi_thread")]
 async fn a_render_that_lost_most_of_a_stage_prunes_nothing_before_it_is_confirmed() {
     let world = World::start("mass-prune").await;
@@ -219,6 +229,7 @@ async fn a_render_that_lost_most_of_a_stage_prunes_nothing_before_it_is_confirme
     assert_eq!(world.applied(&objects::configmaps(), "app").await, ["m00"]);
 }
 
+/// Rules: decisions 6 protection
 #[tokio::test(flavor = "multi_thread")]
 async fn deletion_protection_holds_the_teardown() {
     let world = World::start("protected").await;

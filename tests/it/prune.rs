@@ -70,6 +70,7 @@ async fn two_stages<'w>(world: &'w World, one: &[&str], two: &[&str]) -> StageSe
     shop
 }
 
+/// Rules: run 3 step 18, run 3 step 22, run B25
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_left_the_render_is_deleted() {
     let world = World::start("prune").await;
@@ -82,6 +83,7 @@ async fn an_object_that_left_the_render_is_deleted() {
     assert_eq!(shop.stage("one").await["entriesCount"], 1);
 }
 
+/// Rules: run 19.1, run 3 step 22
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_deleted_before_every_stage_is_ready() {
     let world = World::start("prune-last").await;
@@ -108,6 +110,7 @@ async fn nothing_is_deleted_before_every_stage_is_ready() {
     assert!(at("Delete b") > at("Patch e"), "{order:?}");
 }
 
+/// Rules: run 19.2 moved
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_moves_between_stages_is_never_deleted() {
     let world = World::start("move").await;
@@ -129,6 +132,7 @@ async fn an_object_that_moves_between_stages_is_never_deleted() {
     assert_eq!(map["metadata"]["labels"]["stages.metio.wtf/stage"], "two");
 }
 
+/// Rules: run 19.2 removed
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_stage_is_torn_down_and_a_renamed_one_keeps_its_objects() {
     let world = World::start("stages").await;
@@ -147,6 +151,7 @@ async fn a_removed_stage_is_torn_down_and_a_renamed_one_keeps_its_objects() {
     );
 }
 
+/// Rules: run 4.1.4, run 19.2 prune-off
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_that_does_not_prune_leaves_its_objects() {
     let world = World::start("keep").await;
@@ -167,6 +172,7 @@ async fn a_stage_that_does_not_prune_leaves_its_objects() {
     );
 }
 
+/// Rules: run 16.5 prune, run 19.3.2, run 19.3.3
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_that_are_protected_or_adopted_by_others_stay() {
     let world = World::start("foreign").await;
@@ -188,6 +194,7 @@ async fn objects_that_are_protected_or_adopted_by_others_stay() {
     assert_eq!(shop.recorded_configmaps("one").await, set(&["a"]));
 }
 
+/// Rules: run 19.3.1
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_is_gone_already_is_no_problem() {
     let world = World::start("gone").await;
@@ -201,7 +208,8 @@ async fn an_object_that_is_gone_already_is_no_problem() {
     assert_eq!(shop.recorded_configmaps("one").await, set(&["a"]));
 }
 
-/// B1: the objects of a stage are known until they are deleted, whatever happens in between.
+/// The objects of a stage are known until they are deleted, whatever happens in between.
+/// Rules: run B1, run 19.1, run 3 step 19
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_of_a_later_stage_orphans_nothing() {
     let world = World::start("orphan").await;
@@ -219,7 +227,8 @@ async fn a_failure_of_a_later_stage_orphans_nothing() {
     assert_eq!(shop.recorded_configmaps("one").await, set(&["a"]));
 }
 
-/// B2: what an apply that failed half-way has created is known.
+/// What an apply that failed half-way has created is known.
+/// Rules: run B2, run 3.1 o, run 16.2.3, run 25 invalid
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_apply_is_recorded() {
     let world = World::start("half").await;
@@ -254,6 +263,7 @@ async fn a_failed_apply_is_recorded() {
 }
 
 /// The record is written before the object, and shrunk only after the delete.
+/// Rules: run B1, decisions 6 before
 #[tokio::test(flavor = "multi_thread")]
 async fn the_record_comes_before_the_object_and_goes_after_it() {
     let world = World::start("write-ahead").await;
@@ -297,6 +307,7 @@ async fn the_record_comes_before_the_object_and_goes_after_it() {
     assert!(deleted < shrunk, "{second:#?}");
 }
 
+/// Rules: run 3.1 r, decisions 6 before
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_inventory_write_stops_the_stage_before_anything_is_applied() {
     let world = World::start("no-record").await;
@@ -313,7 +324,8 @@ async fn a_failed_inventory_write_stops_the_stage_before_anything_is_applied() {
     shop.until_ready().await;
 }
 
-/// B14: a delete that fails shows in the condition, and is tried again.
+/// A delete that fails shows in the condition, and is tried again.
+/// Rules: run B14, run 19.3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_delete_is_reported_and_repeated() {
     let world = World::start("no-delete").await;
@@ -341,7 +353,8 @@ async fn a_failed_delete_is_reported_and_repeated() {
     assert!(!is_there(&world, "b").await);
 }
 
-/// B10: the second claim is found before its stage is applied.
+/// The second claim is found before its stage is applied.
+/// Rules: run B10, run 3 step 21
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_of_two_stages_is_refused_before_it_is_fought_over() {
     let world = World::start("claims").await;
@@ -361,7 +374,8 @@ async fn an_object_of_two_stages_is_refused_before_it_is_fought_over() {
     assert!(!is_there(&world, "d").await, "the second stage is not applied");
 }
 
-/// B29: two StageSets do not take an object from each other in turn.
+/// Two StageSets do not take an object from each other in turn.
+/// Rules: run B29, run 19.3.2
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_of_another_stageset_is_not_taken_over() {
     let world = World::start("neighbours").await;
@@ -386,7 +400,8 @@ async fn an_object_of_another_stageset_is_not_taken_over() {
     );
 }
 
-/// B22, B37: names with `_` and `:` are recorded in full, and ambiguous inventory names do not clash.
+/// Names with `_` and `:` are recorded in full, and ambiguous inventory names do not clash.
+/// Rules: run B22, run B37
 #[tokio::test(flavor = "multi_thread")]
 async fn unusual_names_are_recorded_and_pruned() {
     let world = World::start("names").await;
@@ -419,6 +434,7 @@ async fn unusual_names_are_recorded_and_pruned() {
     assert_eq!(right.recorded_configmaps("b-c").await, set(&["y"]));
 }
 
+/// Rules: run 17.2 shards
 #[tokio::test(flavor = "multi_thread")]
 async fn an_inventory_is_split_at_its_cap_and_shrinks_again() {
     let world = World::builder("shards").flag("--inventory-shard-cap=2").start().await;
@@ -458,6 +474,7 @@ async fn an_inventory_is_split_at_its_cap_and_shrinks_again() {
     .expect("shards that are no longer needed are gone");
 }
 
+/// Rules: run 14.1 zero
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_may_render_nothing_at_all() {
     let world = World::start("nothing").await;

@@ -64,6 +64,7 @@ async fn fetch_refused(world: &World, bytes: Vec<u8>, says: &[&str]) {
     refused(world, shop(), "StageFailed", &all).await;
 }
 
+/// Rules: run 8.4 missing, run 8.4 prefix, run 21.2 suffix, run D13
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_artifact_is_artifact_not_found_and_heals() {
     let world = world("missing").await;
@@ -80,6 +81,7 @@ async fn a_missing_artifact_is_artifact_not_found_and_heals() {
     stageset.until_ready().await;
 }
 
+/// Rules: run 8.2.3, run 8.4 missing
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producer_without_an_artifact_is_artifact_not_found() {
     let world = world("no-pointer").await;
@@ -97,6 +99,7 @@ async fn a_producer_without_an_artifact_is_artifact_not_found() {
     .await;
 }
 
+/// Rules: run 8.2.3, run 8.4 ambiguous
 #[tokio::test(flavor = "multi_thread")]
 async fn two_artifacts_of_one_producer_are_ambiguous() {
     let world = world("ambiguous").await;
@@ -117,6 +120,7 @@ async fn two_artifacts_of_one_producer_are_ambiguous() {
     .await;
 }
 
+/// Rules: run 8.3 ready, run 8.4 not-ready
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_that_is_not_ready_is_waited_for() {
     let world = world("not-ready").await;
@@ -129,6 +133,7 @@ async fn a_source_that_is_not_ready_is_waited_for() {
     stageset.until_ready().await;
 }
 
+/// Rules: run 8.3 ready
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_without_a_status_is_not_ready() {
     let world = world("no-status").await;
@@ -136,6 +141,7 @@ async fn a_source_without_a_status_is_not_ready() {
     refused(&world, shop(), "SourceNotReady", &["app"]).await;
 }
 
+/// Rules: run B35
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_that_lags_behind_its_spec_is_not_ready() {
     let world = world("lagging").await;
@@ -149,6 +155,7 @@ async fn a_source_that_lags_behind_its_spec_is_not_ready() {
     stageset.until_ready().await;
 }
 
+/// Rules: run 8.3 artifact
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ready_source_that_has_published_nothing_is_not_ready() {
     let world = world("no-artifact").await;
@@ -162,6 +169,7 @@ async fn a_ready_source_that_has_published_nothing_is_not_ready() {
     refused(&world, shop(), "SourceNotReady", &["app", "status.artifact"]).await;
 }
 
+/// Rules: run 8.4 denied, run D4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kind_that_is_not_served_is_resolve_failed() {
     let world = world("not-served").await;
@@ -176,6 +184,7 @@ async fn a_kind_that_is_not_served_is_resolve_failed() {
     .await;
 }
 
+/// Rules: run 3 step 7, run 6 producer, run 8.2.1, decisions 2 terminal
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producer_without_an_api_version_is_invalid() {
     let world = world("no-version").await;
@@ -191,6 +200,7 @@ async fn a_producer_without_an_api_version_is_invalid() {
     assert_eq!(stageset.status().await["observedGeneration"], stageset.generation);
 }
 
+/// Rules: run 8.5 flag, run D17, contract 13.7
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_namespace_is_refused_without_saying_why() {
     let world = World::builder("cross-no")
@@ -229,6 +239,7 @@ async fn everything_said(stageset: &StageSet<'_>) -> String {
     .join("\n")
 }
 
+/// Rules: run 8.5 redaction, run B18, run D17, decisions 7 foreign
 #[tokio::test(flavor = "multi_thread")]
 async fn every_cause_in_a_foreign_namespace_reads_the_same() {
     let world = world("cross-same").await;
@@ -272,6 +283,7 @@ async fn every_cause_in_a_foreign_namespace_reads_the_same() {
     nothing_applied(&world, "absent").await;
 }
 
+/// Rules: run 8.5 outside, contract 13.7
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cross_namespace_source_is_used_where_it_is_allowed() {
     let world = world("cross-yes").await;
@@ -297,6 +309,7 @@ async fn a_cross_namespace_source_is_used_where_it_is_allowed() {
     assert_eq!(status["lastAppliedRevisions"][format!("{elsewhere}/shared")], "v1");
 }
 
+/// Rules: run 3.1 h, run 9 digest, run 12 digest, run 21.3 failed
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_digest_is_refused() {
     let world = world("digest").await;
@@ -324,6 +337,7 @@ async fn a_wrong_digest_is_refused() {
     assert!(entry["appliedRevision"].is_null(), "nothing was applied: {entry}");
 }
 
+/// Rules: run 12 digest
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unusable_digest_is_refused() {
     for digest in ["md5:d41d8cd98f00b204e9800998ecf8427e", "sha256:beef", "sha256:zz"] {
@@ -336,6 +350,7 @@ async fn an_unusable_digest_is_refused() {
     }
 }
 
+/// Rules: run 12 body
 #[tokio::test(flavor = "multi_thread")]
 async fn an_oversized_download_is_refused() {
     let world = world("oversized").await;
@@ -352,6 +367,7 @@ async fn an_oversized_download_is_refused() {
     fetch_refused(&world, noise, &["fetch artifact", "67108864"]).await;
 }
 
+/// Rules: run 12 entry, run 12 inflated
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bomb_is_refused() {
     let world = world("bomb").await;
@@ -360,6 +376,7 @@ async fn a_bomb_is_refused() {
     assert!(rss < 256 * 1024, "the controller grew to {rss} KiB");
 }
 
+/// Rules: run 12 extracted
 #[tokio::test(flavor = "multi_thread")]
 async fn more_files_than_the_cap_are_refused() {
     let world = world("heavy").await;
@@ -368,6 +385,7 @@ async fn more_files_than_the_cap_are_refused() {
     fetch_refused(&world, archive.gzip(), &["fetch artifact", "67108864"]).await;
 }
 
+/// Rules: run 12 duplicates, run B19 names, decisions 7 archives
 #[tokio::test(flavor = "multi_thread")]
 async fn names_and_links_that_leave_the_archive_are_refused() {
     let map = configmap("map", "1");
@@ -400,6 +418,7 @@ async fn names_and_links_that_leave_the_archive_are_refused() {
     }
 }
 
+/// Rules: run 12 entries
 #[tokio::test(flavor = "multi_thread")]
 async fn links_that_stay_inside_and_special_files_are_skipped() {
     let world = world("inside").await;
@@ -411,12 +430,14 @@ async fn links_that_stay_inside_and_special_files_are_skipped() {
     assert_eq!(world.applied(&objects::configmaps(), "shop").await, ["map"]);
 }
 
+/// Rules: run 12 format
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_archive_is_refused() {
     let world = world("no-archive").await;
     fetch_refused(&world, b"kind: ConfigMap\n".to_vec(), &["fetch artifact", "gzip"]).await;
 }
 
+/// Rules: run 12 status, run 12 terminal, decisions 2 failed
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producer_that_is_down_is_tried_again() {
     let world = world("down").await;
@@ -433,6 +454,7 @@ async fn a_producer_that_is_down_is_tried_again() {
     stageset.until_ready().await;
 }
 
+/// Rules: run 12 url, run 12 terminal
 #[tokio::test(flavor = "multi_thread")]
 async fn loopback_and_link_local_are_refused_in_production() {
     let digest = archive::sha256(b"x");
@@ -470,6 +492,7 @@ async fn loopback_and_link_local_are_refused_in_production() {
     }
 }
 
+/// Rules: run 12 dial
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redirect_to_link_local_is_refused_even_where_loopback_is_open() {
     let world = world("redirect").await;
@@ -483,6 +506,7 @@ async fn a_redirect_to_link_local_is_refused_even_where_loopback_is_open() {
     refused(&world, shop(), "StageFailed", &["fetch artifact", "169.254.169.254"]).await;
 }
 
+/// Rules: run 12 url
 #[tokio::test(flavor = "multi_thread")]
 async fn other_schemes_are_refused() {
     let world = world("scheme").await;
@@ -492,6 +516,7 @@ async fn other_schemes_are_refused() {
     refused(&world, shop(), "StageFailed", &["fetch artifact", "file"]).await;
 }
 
+/// Rules: run 12 proxy
 #[tokio::test(flavor = "multi_thread")]
 async fn proxies_of_the_environment_are_ignored() {
     let world = World::builder("env-proxy")
@@ -503,6 +528,7 @@ async fn proxies_of_the_environment_are_ignored() {
     shop().apply(&world).await.until_ready().await;
 }
 
+/// Rules: run 3.1 k, run 14.1 empty
 #[tokio::test(flavor = "multi_thread")]
 async fn an_artifact_without_manifests_never_means_prune_everything() {
     let world = world("empty").await;
@@ -524,6 +550,7 @@ async fn an_artifact_without_manifests_never_means_prune_everything() {
     }
 }
 
+/// Rules: run 14.1 path, run 14.1 missing
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_that_is_not_a_directory_of_the_artifact_is_refused() {
     for (path, says) in [
@@ -538,6 +565,7 @@ async fn a_path_that_is_not_a_directory_of_the_artifact_is_refused() {
     }
 }
 
+/// Rules: run 6 kubeconfig, decisions 1.1
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_kube_config_never_means_the_local_cluster() {
     let world = world("kubeconfig").await;
@@ -557,6 +585,7 @@ async fn an_empty_kube_config_never_means_the_local_cluster() {
     nothing_applied(&world, "shop").await;
 }
 
+/// Rules: run 3 step 9, run 9 all-first
 #[tokio::test(flavor = "multi_thread")]
 async fn one_unresolvable_stage_stops_the_run_before_anything_is_applied() {
     let world = world("all-first").await;

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 /// A second control plane, shared by the tests of this module; `ControlPlane::dedicated` takes it down in the end.
-async fn far() -> Cluster {
+pub(super) async fn far() -> Cluster {
     static FAR: OnceCell<&'static ControlPlane> = OnceCell::const_new();
     let plane = FAR
         .get_or_init(|| async { &*Box::leak(Box::new(ControlPlane::dedicated("remote").await)) })
@@ -24,7 +24,7 @@ async fn far() -> Cluster {
 }
 
 /// A kubeconfig for `server`, with its authority and a token.
-fn kubeconfig(cluster: &Cluster, token: &str) -> Value {
+pub(super) fn kubeconfig(cluster: &Cluster, token: &str) -> Value {
     let ca = base64::engine::general_purpose::STANDARD.encode(cluster.ca_pem());
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "main",
@@ -34,11 +34,11 @@ fn kubeconfig(cluster: &Cluster, token: &str) -> Value {
     })
 }
 
-fn admin(cluster: &Cluster) -> Value {
+pub(super) fn admin(cluster: &Cluster) -> Value {
     kubeconfig(cluster, cluster.plane.var("TESTENV_ADMIN_TOKEN"))
 }
 
-async fn secret(world: &World, name: &str, key: &str, kubeconfig: &Value) {
+pub(super) async fn secret(world: &World, name: &str, key: &str, kubeconfig: &Value) {
     let object = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": world.namespace },
         "stringData": { key: kubeconfig.to_string() },
@@ -47,7 +47,7 @@ async fn secret(world: &World, name: &str, key: &str, kubeconfig: &Value) {
 }
 
 /// The namespace on another cluster, with a tenant of its own there.
-async fn furnish(cluster: &Cluster, namespace: &str) {
+pub(super) async fn furnish(cluster: &Cluster, namespace: &str) {
     let text = format!(
         "apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {namespace} }}\n---\napiVersion: v1\nkind: ServiceAccount\nmetadata: \
          {{ name: tenant }}\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{ name: tenant }}\nroleRef: \
@@ -57,13 +57,13 @@ async fn furnish(cluster: &Cluster, namespace: &str) {
     cluster.apply_yaml(&text, namespace).await;
 }
 
-fn remote(name: &str, secret: &str) -> Spec {
+pub(super) fn remote(name: &str, secret: &str) -> Spec {
     stageset(name)
         .set("kubeConfig", json!({ "secretRef": { "name": secret } }))
         .stage(stage("web", name))
 }
 
-async fn maps(cluster: &Cluster, namespace: &str) -> BTreeSet<String> {
+pub(super) async fn maps(cluster: &Cluster, namespace: &str) -> BTreeSet<String> {
     let found = cluster
         .list(&objects::configmaps(), namespace, "stages.metio.wtf/name")
         .await;
@@ -73,18 +73,18 @@ async fn maps(cluster: &Cluster, namespace: &str) -> BTreeSet<String> {
         .collect()
 }
 
-fn names(of: &[&str]) -> BTreeSet<String> {
+pub(super) fn names(of: &[&str]) -> BTreeSet<String> {
     of.iter().map(|n| (*n).to_owned()).collect()
 }
 
-async fn publish(world: &World, artifact: &str, of: &[&str]) -> String {
+pub(super) async fn publish(world: &World, artifact: &str, of: &[&str]) -> String {
     let files: Vec<(String, String)> = of.iter().map(|n| (format!("{n}.yaml"), configmap(n, "1"))).collect();
     let files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (p.as_str(), t.as_str())).collect();
     world.publish(artifact, &files).await
 }
 
 /// Waits until Ready is False with a message that holds `part`; gives the message.
-async fn until_message(set: &StageSet<'_>, part: &str) -> String {
+pub(super) async fn until_message(set: &StageSet<'_>, part: &str) -> String {
     set.until(&format!("not ready: {part}"), |status| {
         let ready = crate::support::stageset::condition_of(status, "Ready");
         ready.is_some_and(|c| c["status"] == "False" && c["message"].as_str().is_some_and(|m| m.contains(part)))
@@ -98,6 +98,7 @@ async fn cluster_id(cluster: &Cluster) -> String {
     system["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }
 
+/// Rules: run 11.3 secret, run 11.3 inventory, run D8, decisions 6 target
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_go_to_the_cluster_of_the_kubeconfig_and_leave_it_again() {
     let world = World::start("remote").await;
@@ -132,6 +133,7 @@ async fn objects_go_to_the_cluster_of_the_kubeconfig_and_leave_it_again() {
 }
 
 /// The watch on the other cluster tells: nothing is polled.
+/// Rules: run 20 correct, run 27.2 deployment
 #[tokio::test(flavor = "multi_thread")]
 async fn drift_and_readiness_are_noticed_there() {
     let world = World::start("remote-watch").await;
@@ -175,6 +177,7 @@ async fn drift_and_readiness_are_noticed_there() {
 }
 
 /// The identity on the other cluster is the account there, on top of the kubeconfig's own.
+/// Rules: run 11.3 impersonation
 #[tokio::test(flavor = "multi_thread")]
 async fn the_account_is_impersonated_there() {
     let world = World::start("remote-account").await;
@@ -199,7 +202,8 @@ async fn the_account_is_impersonated_there() {
     assert_eq!(maps(&far, &world.namespace).await, names(&["a"]));
 }
 
-/// Contract 17.5: who may not read the Secret cannot use it either.
+/// Who may not read the Secret cannot use it either.
+/// Rules: contract 17.36
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_the_account_may_not_read_is_not_used() {
     let world = World::start("remote-unread").await;
@@ -252,6 +256,7 @@ async fn a_secret_the_account_may_not_read_is_not_used() {
     until_message(&app, "cannot").await;
 }
 
+/// Rules: run 3 step 12, run 11.3 missing
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_missing_is_named_and_the_local_cluster_is_never_a_substitute() {
     let world = World::start("remote-missing").await;
@@ -353,6 +358,7 @@ fn attacks(far: &Cluster, listener: &str) -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// Rules: run 11.3 self-contained, run B15, decisions 7 servers, contract 17.35
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_kubeconfigs_get_nowhere() {
     let world = World::start("remote-attack").await;
@@ -392,6 +398,7 @@ async fn hostile_kubeconfigs_get_nowhere() {
 }
 
 /// As in production, loopback is refused: also behind a name that resolves to it.
+/// Rules: decisions 7 servers
 #[tokio::test(flavor = "multi_thread")]
 async fn loopback_is_refused_where_nobody_asked_for_it() {
     let world = World::builder("remote-guard")
@@ -428,6 +435,7 @@ async fn client_config(world: &World) -> kube::Config {
 }
 
 /// A name that leads to a safe address when it is checked and to another when it is dialled.
+/// Rules: run 12 dial, decisions 7 servers
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_is_judged_by_the_address_that_is_dialled() {
     struct Rebinding(std::sync::atomic::AtomicUsize);
@@ -475,7 +483,8 @@ async fn a_name_is_judged_by_the_address_that_is_dialled() {
     assert!(refused.iter().all(|e| e.contains("link-local")), "{refused:?}");
 }
 
-/// Decisions 6: a cluster that was replaced behind its reference is not pruned unasked.
+/// A cluster that was replaced behind its reference is not pruned unasked.
+/// Rules: decisions 6 target
 #[tokio::test(flavor = "multi_thread")]
 async fn another_cluster_behind_the_reference_is_not_pruned_unasked() {
     let world = World::start("remote-swap").await;
@@ -554,6 +563,7 @@ async fn a_stageset_moves_from_cluster_to_cluster() {
 }
 
 /// A rotated Secret is taken without a restart, and its old credentials are not used any more.
+/// Rules: run 11.3 cache, run B15
 #[tokio::test(flavor = "multi_thread")]
 async fn rotated_credentials_are_taken_at_once() {
     let world = World::start("remote-rotate").await;
@@ -570,6 +580,7 @@ async fn rotated_credentials_are_taken_at_once() {
 }
 
 /// The teardown does not take the local cluster for the one that cannot be reached, and says what it waits for.
+/// Rules: run 4.2 retry
 #[tokio::test(flavor = "multi_thread")]
 async fn a_teardown_waits_for_its_cluster() {
     let world = World::start("remote-teardown").await;

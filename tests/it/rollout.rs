@@ -23,6 +23,7 @@ async fn three(world: &World, suffix: &str) -> Vec<String> {
     revisions
 }
 
+/// Rules: run 3 step 19, run 3.1 l, run 11.1 tenant, run 11.2, run 15 owner, run 16.4 manager, run 22.1, run D7, run 2.3 defaults
 #[tokio::test(flavor = "multi_thread")]
 async fn three_stages_roll_out_in_order() {
     let world = World::start("rollout").await;
@@ -80,6 +81,7 @@ async fn three_stages_roll_out_in_order() {
     }
 }
 
+/// Rules: run 21.2 suffix, run 21.2 events, run 22.5, decisions 2 success
 #[tokio::test(flavor = "multi_thread")]
 async fn a_finished_rollout_leaves_a_status_tools_can_read() {
     let world = World::builder("status")
@@ -114,6 +116,7 @@ async fn a_finished_rollout_leaves_a_status_tools_can_read() {
     assert_eq!(shop.event_count("Succeeded").await, 1, "{:?}", shop.events().await);
 }
 
+/// Rules: run 15 inventory, run 17.1 name, run 17.1 owner, run 17.1 position, run 17.1 id, run D10, run D11
 #[tokio::test(flavor = "multi_thread")]
 async fn the_inventory_has_the_published_format() {
     let world = World::start("inventory").await;
@@ -146,6 +149,7 @@ async fn the_inventory_has_the_published_format() {
     );
 }
 
+/// Rules: run 3 step 19, run 18.1, run 18.4 ready, run 27.2 rest, decisions 2 unfinished
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_waits_until_the_one_before_is_ready() {
     let world = World::start("order").await;
@@ -190,6 +194,7 @@ async fn a_stage_waits_until_the_one_before_is_ready() {
     );
 }
 
+/// Rules: run 2.1 artifact
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_revision_rolls_through_all_stages() {
     let world = World::start("change").await;
@@ -207,6 +212,7 @@ async fn a_new_revision_rolls_through_all_stages() {
     assert_eq!(world.config_value("backend").await.as_deref(), Some("backend-2"));
 }
 
+/// Rules: run 2.1 flux, run 8.1, run 14.1 path, run D14
 #[tokio::test(flavor = "multi_thread")]
 async fn a_git_repository_rolls_out_and_a_commit_follows() {
     let world = World::start("git").await;
@@ -231,6 +237,7 @@ async fn a_git_repository_rolls_out_and_a_commit_follows() {
     assert_eq!(world.config_value("from-git").await.as_deref(), Some("2"));
 }
 
+/// Rules: run 2.1 flux, run 8.1, run D14
 #[tokio::test(flavor = "multi_thread")]
 async fn an_oci_repository_rolls_out_and_a_moved_tag_follows() {
     let world = World::start("oci").await;
@@ -250,6 +257,7 @@ async fn an_oci_repository_rolls_out_and_a_moved_tag_follows() {
     assert_eq!(world.config_value("from-oci").await.as_deref(), Some("2"));
 }
 
+/// Rules: run 2.1 flux, run 8.1, run D14
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_rolls_out_and_a_changed_object_follows() {
     let world = World::start("bucket").await;
@@ -269,6 +277,7 @@ async fn a_bucket_rolls_out_and_a_changed_object_follows() {
     assert_eq!(world.config_value("from-s3").await.as_deref(), Some("2"));
 }
 
+/// Rules: run 2.3 back-pointer, run 2.3 index, run 8.1, run 8.2.2, run 14.2.3
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producer_is_found_by_the_back_pointer_of_its_artifact() {
     let world = World::start("producer").await;
@@ -307,6 +316,7 @@ async fn a_producer_is_found_by_the_back_pointer_of_its_artifact() {
     assert_eq!(world.config_value("rendered").await.as_deref(), Some("2"));
 }
 
+/// Rules: run 14.1 path, run 14.2.1, run 14.2.2, run 14.2.3, run 14.2.4, run B20 layout
 #[tokio::test(flavor = "multi_thread")]
 async fn every_manifest_format_is_read() {
     let world = World::start("formats").await;
@@ -366,6 +376,7 @@ async fn every_manifest_format_is_read() {
     );
 }
 
+/// Rules: run 18.4 ready, run 27.2 job, run 27.2 deployment, run 27.4
 #[tokio::test(flavor = "multi_thread")]
 async fn real_workloads_become_ready() {
     let world = World::start("workloads").await;
@@ -396,6 +407,7 @@ async fn real_workloads_become_ready() {
     assert_eq!(migrate["status"]["succeeded"], 1);
 }
 
+/// Rules: run B19 digests, decisions 7 digests
 #[tokio::test(flavor = "multi_thread")]
 async fn every_digest_algorithm_of_flux_is_verified() {
     let world = World::start("digests").await;
@@ -418,6 +430,7 @@ async fn every_digest_algorithm_of_flux_is_verified() {
     );
 }
 
+/// Rules: run 14.5, run D15
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_names_no_namespace_lands_beside_its_stageset() {
     let world = World::start("namespaces").await;
@@ -450,6 +463,7 @@ fn tenant_binding(of: &str) -> String {
     )
 }
 
+/// Rules: run B26
 #[tokio::test(flavor = "multi_thread")]
 async fn sources_of_different_kinds_may_share_a_name() {
     let world = World::start("same-name").await;

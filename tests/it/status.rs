@@ -15,7 +15,8 @@ fn refused(name: &str) -> String {
     configmap(name, "1").replace("data:\n  value: \"1\"", "data: [not, a, map]")
 }
 
-/// B3, B4: a failed stage keeps what was really applied, and shows what was attempted beside it.
+/// A failed stage keeps what was really applied, and shows what was attempted beside it.
+/// Rules: run B3, run B4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_stage_keeps_its_applied_revision_and_counts() {
     let world = World::start("truth").await;
@@ -42,6 +43,7 @@ async fn a_failed_stage_keeps_its_applied_revision_and_counts() {
 }
 
 /// Stages that were not reached keep their entries.
+/// Rules: run 21.3
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_leaves_the_entries_of_other_stages_alone() {
     let world = World::start("entries").await;
@@ -68,7 +70,8 @@ async fn a_failure_leaves_the_entries_of_other_stages_alone() {
     }
 }
 
-/// B30: a changed spec at the same revision is a rollout, not drift.
+/// A changed spec at the same revision is a rollout, not drift.
+/// Rules: run B30, run 20 rollout
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_spec_is_no_drift() {
     let world = World::start("no-drift").await;
@@ -90,7 +93,8 @@ async fn a_changed_spec_is_no_drift() {
     assert_eq!(shop.event_count("DriftCorrected").await, 0);
 }
 
-/// B30: every outcome is counted, also those that end a pass early.
+/// Every outcome is counted, also those that end a pass early.
+/// Rules: run B30, run 21.2 counter
 #[tokio::test(flavor = "multi_thread")]
 async fn every_outcome_is_counted() {
     let world = World::start("counted").await;
@@ -143,7 +147,8 @@ async fn every_outcome_is_counted() {
     }
 }
 
-/// B21: a name longer than a label value may be.
+/// A name longer than a label value may be.
+/// Rules: run B21
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_name_works_or_is_refused_but_never_half_applied() {
     let world = World::start("long").await;
@@ -167,6 +172,7 @@ async fn a_long_name_works_or_is_refused_but_never_half_applied() {
 }
 
 /// An inventory that somebody deleted is made anew, and nothing is deleted on the strength of what is missing.
+/// Rules: run 2.1 inventory, run 26.1, run 26.2, run 26.6
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_inventory_is_made_anew() {
     let world = World::start("lost-record").await;
@@ -202,6 +208,7 @@ async fn a_lost_inventory_is_made_anew() {
 }
 
 /// A field of a later release is refused by name, and nothing is applied past it.
+/// Rules: decisions 1.1
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gate_that_does_not_exist_yet_is_refused_by_name() {
     let world = World::start("later-field").await;
@@ -227,6 +234,7 @@ async fn a_gate_that_does_not_exist_yet_is_refused_by_name() {
 }
 
 /// Progress texts are at most one status write a second, however much moves.
+/// Rules: decisions 3.5
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_does_not_flood_the_status() {
     let world = World::start("flood").await;

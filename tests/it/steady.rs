@@ -26,6 +26,7 @@ async fn settled(world: &World, interval: &str) {
     tokio::time::sleep(Duration::from_secs(2)).await;
 }
 
+/// Rules: run 23, run 16.2.2, run 21.1 quiet, run B19 cache
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interval_pass_writes_nothing_and_reads_each_object_at_most_once() {
     let world = World::start("steady").await;
@@ -52,6 +53,7 @@ async fn an_interval_pass_writes_nothing_and_reads_each_object_at_most_once() {
     assert_eq!(world.artifacts.all_downloads(), 2, "each artifact is downloaded once");
 }
 
+/// Rules: run 23
 #[tokio::test(flavor = "multi_thread")]
 async fn a_requested_pass_costs_one_status_write_and_at_most_one_read_of_each_object() {
     let world = World::start("asked").await;
@@ -77,6 +79,7 @@ async fn a_requested_pass_costs_one_status_write_and_at_most_one_read_of_each_ob
     }
 }
 
+/// Rules: run B17
 #[tokio::test(flavor = "multi_thread")]
 async fn the_heartbeat_of_a_source_costs_nothing() {
     let world = World::start("heartbeat").await;
@@ -109,6 +112,7 @@ async fn the_heartbeat_of_a_source_costs_nothing() {
     );
 }
 
+/// Rules: run 3.1 p, run 20 correct, run 20 report, run 20 ready
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_made_change_is_corrected_and_reported() {
     let world = World::start("drift").await;
@@ -131,6 +135,7 @@ async fn a_hand_made_change_is_corrected_and_reported() {
     shop.until_ready().await;
 }
 
+/// Rules: run 2.7 success, run 3 step 24, run 16.3, run 20 correct
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_deleted_by_hand_comes_back() {
     let world = World::start("deleted").await;
@@ -147,6 +152,7 @@ async fn an_object_deleted_by_hand_comes_back() {
         .await;
 }
 
+/// Rules: run 16.4 dropped, run 20 rollout
 #[tokio::test(flavor = "multi_thread")]
 async fn a_field_that_left_the_render_is_removed_from_the_object() {
     let world = World::start("fields").await;

@@ -21,6 +21,7 @@ async fn three<'w>(world: &'w World) -> StageSet<'w> {
     shop
 }
 
+/// Rules: run 4.1.3, run 4.1.6, run 3 step 2, run 11.1 tenant, run 19.2 identity
 #[tokio::test(flavor = "multi_thread")]
 async fn stages_are_torn_down_in_reverse_order() {
     let world = World::start("teardown").await;
@@ -55,7 +56,8 @@ async fn stages_are_torn_down_in_reverse_order() {
     }
 }
 
-/// B13: the operator of an earlier stage stays until the objects of a later stage are really gone.
+/// The operator of an earlier stage stays until the objects of a later stage are really gone.
+/// Rules: run B13 wait
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_waits_until_the_objects_of_the_later_one_are_gone() {
     let world = World::start("finalizers").await;
@@ -103,6 +105,7 @@ async fn a_stage_waits_until_the_objects_of_the_later_one_are_gone() {
     );
 }
 
+/// Rules: run 4.1 suspended, run 5
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspended_stageset_is_torn_down_too() {
     let world = World::start("suspended").await;
@@ -117,6 +120,7 @@ async fn a_suspended_stageset_is_torn_down_too() {
     );
 }
 
+/// Rules: run 2.7 deleted, run 18.4 deleted, run B28
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollout_under_way_is_torn_down_at_once() {
     let world = World::start("midway").await;
@@ -144,6 +148,7 @@ async fn a_rollout_under_way_is_torn_down_at_once() {
     );
 }
 
+/// Rules: run 4.1.2
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stageset_that_never_applied_anything_is_simply_gone() {
     let world = World::start("never").await;
@@ -153,7 +158,8 @@ async fn a_stageset_that_never_applied_anything_is_simply_gone() {
     shop.until_gone().await;
 }
 
-/// B13: a kind that is no longer served has no objects left.
+/// A kind that is no longer served has no objects left.
+/// Rules: run B13 kind, run 4.2 permanent
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_a_kind_that_is_gone_are_gone() {
     let world = World::start("kind-gone").await;
@@ -180,6 +186,7 @@ async fn objects_of_a_kind_that_is_gone_are_gone() {
     );
 }
 
+/// Rules: run 4.2 retry
 #[tokio::test(flavor = "multi_thread")]
 async fn a_teardown_that_fails_is_repeated_and_says_so() {
     let world = World::start("repeat").await;
@@ -200,6 +207,7 @@ async fn a_teardown_that_fails_is_repeated_and_says_so() {
     );
 }
 
+/// Rules: run 4.2 timed-out
 #[tokio::test(flavor = "multi_thread")]
 async fn a_teardown_that_cannot_end_is_given_up_after_its_bound_with_a_warning() {
     let world = World::builder("forced").flag("--max-teardown-wait=3s").start().await;
@@ -216,10 +224,16 @@ async fn a_teardown_that_cannot_end_is_given_up_after_its_bound_with_a_warning()
     shop.until_gone().await;
     let event = shop.until_event("TeardownForced").await;
     assert_eq!(event["type"], "Warning");
-    assert!(
-        event["note"].as_str().unwrap_or_default().contains("backend"),
-        "{event}"
-    );
+    let note = event["note"].as_str().unwrap_or_default();
+    let left = note.split("may be left behind").nth(1).unwrap_or_default();
+    assert!(left.contains("backend") && left.contains("database"), "{note}");
+    assert!(!left.contains("frontend"), "what is gone is not left behind: {note}");
+    let labels = ["name=\"shop\"", "reason=\"timed_out\""];
+    let count = world
+        .controller_ref()
+        .metric("stageset_teardown_force_drop_total", &labels)
+        .await;
+    assert_eq!(count, 1.0);
     assert!(
         world
             .cluster

@@ -64,6 +64,7 @@ pub async fn remove_own_kind(world: &World, kind: &Kind) {
     world.cluster.until_gone(&objects::crds(), "", &name).await;
 }
 
+/// Rules: run 2.1 artifact
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_wakes_its_stageset_at_once() {
     let world = World::start("wake").await;
@@ -84,7 +85,8 @@ async fn a_source_wakes_its_stageset_at_once() {
     }
 }
 
-/// B16: a source in another namespace wakes its consumers like one next door.
+/// A source in another namespace wakes its consumers like one next door.
+/// Rules: run B16
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_in_another_watched_namespace_wakes_its_stageset() {
     let mut world = World::builder("wake-far").without_controller().start().await;
@@ -127,6 +129,7 @@ async fn a_source_in_another_watched_namespace_wakes_its_stageset() {
 }
 
 /// A source of the same name in a namespace nobody references wakes nobody.
+/// Rules: run 2.3 index, run B16
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namesake_in_another_namespace_wakes_nobody() {
     let mut world = World::builder("namesake").without_controller().start().await;
@@ -157,6 +160,7 @@ async fn a_namesake_in_another_namespace_wakes_nobody() {
     );
 }
 
+/// Rules: run 2.1 crd, run 2.4.1, run 2.4.2, run 2.4.4, run B16
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producer_whose_kind_appears_later_is_watched_without_a_restart() {
     let world = World::start("late-kind").await;
@@ -191,6 +195,7 @@ async fn a_producer_whose_kind_appears_later_is_watched_without_a_restart() {
     remove_own_kind(&world, &kind).await;
 }
 
+/// Rules: run 25 kind
 #[tokio::test(flavor = "multi_thread")]
 async fn an_applied_kind_that_appears_later_is_applied() {
     let world = World::start("late-crd").await;

@@ -70,6 +70,7 @@ fn fairness() -> (usize, f64) {
 
 /// Two controllers at the same time, one of them with many StageSets that wait, asked in turn: what else
 /// the machine does hits both alike.
+/// Rules: decisions 4
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_stuck_stagesets_hold_nothing_up() {
     let (count, slower) = fairness();
@@ -146,6 +147,7 @@ async fn time_to_replace(world: &World, artifact: &str, good: &str) -> Duration 
     }
 }
 
+/// Rules: run 3.1 s, run 18.2 fail-fast, run 18.4 failed, run 27.1, decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_revision_is_replaced_within_a_second() {
     let world = World::builder("replace-failed").alone().start().await;
@@ -172,6 +174,7 @@ async fn a_failed_revision_is_replaced_within_a_second() {
 }
 
 /// What the API server cannot answer for is given up for something newer, long before it counts as a failure.
+/// Rules: decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_the_server_stumbles_over_is_replaced() {
     let world = World::builder("replace-stumble").alone().start().await;
@@ -195,6 +198,7 @@ async fn a_revision_the_server_stumbles_over_is_replaced() {
 }
 
 /// A server that takes connections and never answers holds up only those that wait for it, and not even their deletion.
+/// Rules: decisions 4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_server_that_hangs_holds_up_nobody_else() {
     let world = World::builder("hangs").flag("--concurrent=2").start().await;
@@ -219,6 +223,7 @@ async fn a_source_server_that_hangs_holds_up_nobody_else() {
     drop(silent);
 }
 
+/// Rules: run B12 early, decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_looping_revision_is_replaced_within_a_second() {
     let world = World::builder("replace-crash").alone().start().await;
@@ -246,6 +251,7 @@ async fn a_crash_looping_revision_is_replaced_within_a_second() {
     set.until_ready().await;
 }
 
+/// Rules: decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_in_motion_is_let_finish_and_a_standing_one_is_replaced() {
     let world = World::start("replace-still").await;
@@ -267,6 +273,7 @@ async fn a_run_in_motion_is_let_finish_and_a_standing_one_is_replaced() {
     set.until_ready().await;
 }
 
+/// Rules: run B12 early, decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standing_revision_is_replaced_within_a_second() {
     let world = World::start("replace-stood").await;
@@ -279,6 +286,8 @@ async fn a_standing_revision_is_replaced_within_a_second() {
     set.until_ready().await;
 }
 
+/// Rules: run D3, run 3.1 s, run 18.2, run 18.2 message, run 18.4 bound, run 27.2 claim, decisions 1.3
+/// Rules: decisions 2 failed
 #[tokio::test(flavor = "multi_thread")]
 async fn a_verify_that_runs_out_of_time_fails_and_says_what_it_waited_for() {
     let world = World::start("timeout").await;
@@ -310,6 +319,7 @@ async fn a_verify_that_runs_out_of_time_fails_and_says_what_it_waited_for() {
     );
 }
 
+/// Rules: decisions 3.3
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_stage_recovers_when_its_object_does() {
     let world = World::start("recover").await;
@@ -325,6 +335,7 @@ async fn a_failed_stage_recovers_when_its_object_does() {
     set.until_ready_within(Duration::from_secs(5)).await;
 }
 
+/// Rules: decisions 2 unready
 #[tokio::test(flavor = "multi_thread")]
 async fn a_healthy_release_that_turns_unready_is_reported_after_its_bound_and_heals() {
     let world = World::start("later").await;
@@ -349,6 +360,7 @@ async fn a_healthy_release_that_turns_unready_is_reported_after_its_bound_and_he
     set.until_ready_within(Duration::from_secs(10)).await;
 }
 
+/// Rules: run 2.2 generation, run 18.4 deleted, run B12 early, run B28
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_generation_and_a_deletion_end_a_wait_at_once() {
     let world = World::start("interrupt").await;

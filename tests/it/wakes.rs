@@ -1,144 +1,363 @@
-//! What is not the StageSet's own wakes it all the same: listed objects, variables, kubeconfigs; and what cannot be
-//! watched is polled, with the missing right named.
+//! What starts a pass and what does not; how often one comes by itself.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::support::{
-    Match, Verb, World, look,
-    objects::{self, configmap, widget},
-    stageset::{stage, stage_of, stageset},
+    Archive, Match, Verb, World, archive,
+    artifacts::Answer,
+    look,
+    objects::{self, Kind, configmap},
+    stageset::{StageSet, condition_of, stage, stage_from, stageset},
 };
 
-/// Long enough that nothing but a wake-up explains what happens.
-const NEVER: &str = "1h";
-
-fn watches_of(resource: &str) -> Match {
-    Match::any().verb(Verb::Watch).resource(resource)
+/// Passes that came to an outcome.
+async fn passes(world: &World, name: &str) -> f64 {
+    let label = format!("name=\"{name}\"");
+    world
+        .controller_ref()
+        .metric("stageset_reconcile_total", &[label.as_str()])
+        .await
 }
 
-/// A stage waits for an object that it does not own: a watch on that one object tells when it is ready (decisions 5).
-#[tokio::test(flavor = "multi_thread")]
-async fn a_listed_object_of_others_is_watched_by_its_name() {
-    let world = World::start("listed").await;
-    world.cluster.apply_yaml(&widget("gate", 1), &world.namespace).await;
-    world.widget("gate", false).await;
-    world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
-    let checks = json!([{ "apiVersion": objects::widgets().api_version, "kind": "Widget", "name": "gate" }]);
-    let set = stageset("shop")
-        .interval(NEVER)
-        .retry_interval(NEVER)
-        .stage(stage("app", "app").set("readyChecks", json!({ "checks": checks })))
-        .apply(&world)
-        .await;
-    set.until("waiting for the gate", |s| {
-        let waits = stage_of(s, "app")["waitingFor"].as_str().unwrap_or_default();
-        waits.contains("gate")
-    })
-    .await;
-    look(Duration::from_secs(10), || async {
-        match world.proxy.all().matching(&watches_of("widgets")).count() {
-            0 => Err("no watch".to_owned()),
-            _ => Ok(()),
+/// Waits until no pass has ended for a moment, and gives their number.
+async fn settled(world: &World, name: &str) -> f64 {
+    let mut last = -1.0;
+    loop {
+        let now = passes(world, name).await;
+        if (now - last).abs() < f64::EPSILON {
+            return now;
         }
-    })
-    .await
-    .expect("the gate is watched");
-    let mark = world.proxy.mark();
-    let gets = Match::any().verb(Verb::Get).resource("widgets").name("gate");
-    world
-        .stays("the gate is not polled", Duration::from_secs(4), || async {
-            match world.proxy.since(mark).matching(&gets).count() {
-                0 | 1 => Ok(()),
-                polls => Err(format!("{polls} reads")),
+        last = now;
+        let mark = world.proxy.mark();
+        let _ = look(Duration::from_millis(800), || async {
+            if world.proxy.since(mark).is_empty() {
+                Err::<(), _>(String::new())
+            } else {
+                Err(String::new())
             }
         })
         .await;
-    let began = std::time::Instant::now();
-    world.widget("gate", true).await;
-    set.until_ready_within(Duration::from_secs(5)).await;
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    }
 }
 
-fn variable(kind: &str, value: &str) -> Value {
-    let field = if kind == "Secret" { "stringData" } else { "data" };
-    json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": "vars" }, field: { "value": value } })
-}
-
-/// The sources of variables are watched: a change rolls out without waiting for the interval, and one that was missing
-/// is taken as soon as it is there.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_changed_variable_rolls_out_at_once() {
-    let world = World::start("variables").await;
-    for (kind, name) in [("ConfigMap", "map"), ("Secret", "secret")] {
-        world.publish("app", &[("m.yaml", &configmap(name, "${value}"))]).await;
-        let from = json!([{ "kind": kind, "name": "vars" }]);
-        let set = stageset(name)
-            .interval(NEVER)
-            .retry_interval(NEVER)
-            .stage(stage("app", "app").set("postBuild", json!({ "substituteFrom": from })))
-            .apply(&world)
-            .await;
-        let ready = set.until_reason("StageFailed").await;
-        let message = ready["message"].as_str().unwrap_or_default();
-        assert!(
-            message.contains("vars") && message.contains("does not exist"),
-            "{message}"
-        );
-        for value in ["first", "second"] {
-            world.cluster.apply(&variable(kind, value), &world.namespace).await;
-            let taken = look(Duration::from_secs(5), || async {
-                match world.config_value(name).await {
-                    Some(found) if found == value => Ok(()),
-                    other => Err(format!("{other:?}")),
-                }
-            })
-            .await;
-            if let Err(seen) = taken {
-                world.fail(&format!("{kind}: {value} was not taken: {seen}")).await;
-            }
-            set.until_ready().await;
+async fn one_more(world: &World, name: &str, before: f64, why: &str) {
+    let seen = look(Duration::from_secs(10), || async {
+        let now = passes(world, name).await;
+        if now > before {
+            Ok(())
+        } else {
+            Err(format!("{now} passes"))
         }
+    })
+    .await;
+    if let Err(seen) = seen {
+        world.fail(&format!("no pass after {why}: {seen}")).await;
+    }
+}
+
+async fn none_more(world: &World, name: &str, before: f64, why: &str) {
+    world
+        .stays(why, Duration::from_secs(2), || async {
+            let now = passes(world, name).await;
+            if now > before {
+                Err(format!("{now} passes instead of {before}"))
+            } else {
+                Ok(())
+            }
+        })
+        .await;
+}
+
+/// A StageSet at rest whose timers are far away.
+async fn at_rest(world: &World) -> StageSet<'_> {
+    world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
+    let set = stageset("app")
+        .interval("1h")
+        .retry_interval("1h")
+        .stage(stage("app", "app"))
+        .apply(world)
+        .await;
+    set.until_ready().await;
+    set.until("a finished run", |s| s["run"].is_null()).await;
+    set
+}
+
+/// Rules: decisions 6 annotations, run B9 wake, run 2.1 stageset
+#[tokio::test(flavor = "multi_thread")]
+async fn every_annotation_of_ours_wakes_when_set_changed_or_removed() {
+    let world = World::start("annotations").await;
+    let set = at_rest(&world).await;
+    for key in [
+        "stages.metio.wtf/update-now",
+        "stages.metio.wtf/approved-version",
+        "stages.metio.wtf/reconcile-stage",
+        "stages.metio.wtf/reset-scope",
+        "stages.metio.wtf/budget-override",
+        "stages.metio.wtf/promote",
+        "stages.metio.wtf/rollback-to",
+        "stages.metio.wtf/skip-image-verification",
+        "stages.metio.wtf/confirm-prune",
+        "stages.metio.wtf/deletion-protection",
+    ] {
+        for value in [Some("a@1"), Some("a@2"), None] {
+            let before = settled(&world, "app").await;
+            set.annotate(key, value).await;
+            one_more(&world, "app", before, &format!("{key}={value:?}")).await;
+        }
+    }
+}
+
+/// Rules: run 2.2 others, run 2.5 fresh, run 3 step 3
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_annotations_labels_and_status_writes_start_no_pass() {
+    let world = World::start("no-wake").await;
+    let set = at_rest(&world).await;
+    let token = set.request().await;
+    set.until_handled(&token).await;
+    let before = settled(&world, "app").await;
+    set.annotate("example.com/note", Some("hello")).await;
+    set.annotate("kubectl.kubernetes.io/last-applied-configuration", Some("{}"))
+        .await;
+    set.annotate("reconcile.fluxcd.io/requestedAt", Some(&token)).await;
+    let label = json!({ "metadata": { "labels": { "team": "shop" } } });
+    let kind = objects::stagesets();
+    world.cluster.patch(&kind, &world.namespace, "app", label).await;
+    let status = json!({ "conditions": set.status().await["conditions"].as_array().cloned().into_iter().flatten()
+        .chain([json!({ "type": "Audited", "status": "True", "reason": "Test", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })])
+        .collect::<Vec<Value>>() });
+    world.cluster.patch_status(&kind, &world.namespace, "app", status).await;
+    none_more(&world, "app", before, "no pass").await;
+    let before = settled(&world, "app").await;
+    set.annotate("reconcile.fluxcd.io/requestedAt", Some("another")).await;
+    one_more(&world, "app", before, "a new token").await;
+    let conditions = set.status().await;
+    assert!(
+        condition_of(&conditions, "Audited").is_some(),
+        "a condition of somebody else is kept"
+    );
+}
+
+/// A producer that fails publishes nothing: only its own change can tell.
+///
+/// Rules: run 2.1 producer, run 2.4.6, run D14
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producers_own_change_wakes_those_that_refer_to_it() {
+    let world = World::start("producer-wakes").await;
+    let snippet = json!({ "apiVersion": "fixture.stageset.test/v1", "kind": "Snippet", "metadata": { "name": "mine" }, "spec": {} });
+    world.cluster.apply(&snippet, &world.namespace).await;
+    let source = json!({ "apiVersion": "fixture.stageset.test/v1", "kind": "Snippet", "name": "mine" });
+    let set = stageset("app")
+        .interval("1h")
+        .retry_interval("1h")
+        .stage(stage_from("app", source))
+        .apply(&world)
+        .await;
+    set.until_reason("ArtifactNotFound").await;
+    let before = settled(&world, "app").await;
+    let condition = json!([{ "type": "Ready", "status": "False", "reason": "RenderFailed", "message": "no such import",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    world
+        .cluster
+        .patch_status(
+            &objects::snippets(),
+            &world.namespace,
+            "mine",
+            json!({ "conditions": condition }),
+        )
+        .await;
+    one_more(&world, "app", before, "the producer failed").await;
+}
+
+/// Rules: run 2.4.3
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producer_that_may_not_be_watched_is_counted_and_works_all_the_same() {
+    let world = World::start("unwatched").await;
+    let unwatched = Kind::new("fixture.stageset.test/v1", "Widget");
+    world.external_artifact("made", Some((&unwatched, "mine"))).await;
+    world.publish("made", &[("m.yaml", &configmap("map", "1"))]).await;
+    let source = json!({ "apiVersion": "fixture.stageset.test/v1", "kind": "Widget", "name": "mine" });
+    let set = stageset("app")
+        .interval("1h")
+        .stage(stage_from("app", source))
+        .apply(&world)
+        .await;
+    set.until_ready().await;
+    look(Duration::from_secs(10), || async {
+        let labels = ["Kind=Widget"];
+        let count = world.controller_ref().metrics_text().await;
+        let line = count
+            .lines()
+            .find(|l| l.starts_with("stageset_watch_engagement_failures_total") && l.contains(labels[0]));
+        line.map(drop).ok_or(count)
+    })
+    .await
+    .expect("counted");
+    let revision = world.publish("made", &[("m.yaml", &configmap("map", "2"))]).await;
+    set.until_rolled_out("app", &revision).await;
+}
+
+/// Rules: run 2.4.5, run 24 start
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_right_to_watch_definitions_everything_else_works() {
+    let mut world = World::builder("no-crds").without_controller().start().await;
+    for verb in [Verb::List, Verb::Watch] {
+        let definitions = Match::any().verb(verb).resource("customresourcedefinitions");
+        world.proxy.fail(definitions, crate::support::When::Always, 403);
+    }
+    world.start_controller().await;
+    world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
+    stageset("app")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await
+        .until_ready()
+        .await;
+}
+
+async fn by_hand(world: &World, value: &str) {
+    let edit = json!({ "data": { "value": value } });
+    world
+        .cluster
+        .patch(&objects::configmaps(), &world.namespace, "map", edit)
+        .await;
+}
+
+async fn corrected(world: &World, patience: Duration) -> Result<(), String> {
+    look(patience, || async {
+        let value = world.config_value("map").await;
+        if value.as_deref() == Some("1") {
+            Ok(())
+        } else {
+            Err(format!("{value:?}"))
+        }
+    })
+    .await
+}
+
+/// Rules: run 2.6 effective, run 2.6 steady, run 2.7 success
+#[tokio::test(flavor = "multi_thread")]
+async fn passes_come_at_the_interval_that_counts() {
+    let world = World::builder("intervals").flag("--default-interval=2s").start().await;
+    world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
+    let unset = |spec: crate::support::stageset::Spec| spec.set("interval", Value::Null);
+    for (name, spec, comes) in [
+        ("default", unset(stageset("default")), true),
+        ("own", stageset("own").interval("1h"), false),
+        (
+            "drift",
+            stageset("drift")
+                .interval("1h")
+                .set("driftDetectionInterval", json!("2s")),
+            true,
+        ),
+        (
+            "longer",
+            stageset("longer")
+                .interval("2s")
+                .set("driftDetectionInterval", json!("1h")),
+            true,
+        ),
+    ] {
+        let set = spec.stage(stage("app", "app")).apply(&world).await;
+        set.until_ready().await;
+        by_hand(&world, name).await;
+        let seen = corrected(&world, Duration::from_secs(5)).await;
+        assert_eq!(seen.is_ok(), comes, "{name}: {seen:?}");
         set.delete().await;
         set.until_gone().await;
     }
 }
 
-/// A tenant that may read but not watch is served by polling; the missing right is told once.
+/// What no event tells is asked again at the retry interval: here a source of a namespace that is not watched.
+///
+/// Rules: run 2.7 waiting, run 2.7 resolve, run 8.5 outside, run 2.6 retry
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_right_to_watch_is_told_once_and_polled_for() {
-    let world = World::start("unwatched").await;
-    let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: { name: blind }\n";
-    world.cluster.apply_yaml(account, &world.namespace).await;
-    let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "blind" },
-        "rules": [{ "apiGroups": ["fixture.stageset.test"], "resources": ["widgets"],
-                    "verbs": ["get", "create", "patch", "delete"] }] });
-    let binding = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-        "metadata": { "name": "blind" },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "blind" },
-        "subjects": [{ "kind": "ServiceAccount", "name": "blind", "namespace": world.namespace }] });
-    world.cluster.apply(&role, &world.namespace).await;
-    world.cluster.apply(&binding, &world.namespace).await;
-    world.publish("app", &[("w.yaml", &widget("gate", 1))]).await;
-    world.widget("gate", false).await;
-    let set = stageset("shop")
-        .interval(NEVER)
-        .set("serviceAccountName", json!("blind"))
+async fn what_cannot_be_watched_is_asked_again() {
+    let world = World::start("asked-again").await;
+    let there = world.another_namespace("b").await;
+    let set = stageset("app")
+        .interval("1h")
+        .retry_interval("2s")
+        .stage(stage_from("app", json!({ "name": "far", "namespace": there })))
+        .apply(&world)
+        .await;
+    set.until_reason("ResolveFailed").await;
+    let late = stageset("late")
+        .interval("1h")
+        .retry_interval("2s")
+        .set("dependsOn", json!([{ "name": "dep", "namespace": there }]))
         .stage(stage("app", "app"))
         .apply(&world)
         .await;
-    let event = set.until_event("WatchForbidden").await;
-    let note = event["note"].as_str().unwrap_or_default();
-    assert!(note.contains("cannot list resource \"widgets\""), "{note}");
-    set.until("saying that it polls", |s| {
-        let waits = stage_of(s, "app")["waitingFor"].as_str().unwrap_or_default();
-        waits.contains("gate") && waits.contains("cannot list")
-    })
-    .await;
-    world.widget("gate", true).await;
-    set.until_ready().await;
-    set.request().await;
-    set.until_ready().await;
-    assert_eq!(set.event_count("WatchForbidden").await, 1);
+    late.until_reason("DependencyNotReady").await;
+    let bytes = Archive::of(&[("m.yaml", &configmap("map", "1"))]).gzip();
+    let digest = archive::sha256(&bytes);
+    let url = world.artifacts.put("far.tar.gz", Answer::Bytes(bytes.into()));
+    let object = json!({ "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "ExternalArtifact", "metadata": { "name": "far" }, "spec": {} });
+    world.cluster.apply(&object, &there).await;
+    let status = crate::support::world::artifact_status(&url, "v1", &digest, true);
+    world
+        .cluster
+        .patch_status(&objects::external_artifacts(), &there, "far", status)
+        .await;
+    set.until_ready_within(Duration::from_secs(8)).await;
+    let dependency = stageset("dep")
+        .stage(stage("app", "none"))
+        .apply_in(&world, &there)
+        .await;
+    let ready = json!({ "observedGeneration": dependency.generation, "conditions": [{ "type": "Ready", "status": "True", "reason": "Succeeded",
+        "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] });
+    world
+        .cluster
+        .patch_status(&objects::stagesets(), &there, "dep", ready)
+        .await;
+    late.until_reason("ArtifactNotFound").await;
+}
+
+/// Rules: run 12 retries
+#[tokio::test(flavor = "multi_thread")]
+async fn a_download_that_fails_is_not_repeated_within_its_pass() {
+    let world = World::start("one-download").await;
+    let url = world.artifacts.put("app.tar.gz", Answer::Status(404));
+    world
+        .publish_status("app", &url, "v1", &archive::sha256(b"x"), true)
+        .await;
+    let set = stageset("app")
+        .interval("1h")
+        .retry_interval("1h")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
+    set.until_reason("StageFailed").await;
+    let before = world.artifacts.all_downloads();
+    assert!(before <= 2, "{before} downloads for the first outcome");
+    set.reconcile().await;
+    let after = world.artifacts.all_downloads();
+    assert!(after > before, "the next pass tries again");
+}
+
+/// Rules: run 8.4 other
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_cannot_be_read_is_resolve_failed_and_heals() {
+    let world = World::start("unreadable").await;
+    let there = world.another_namespace("b").await;
+    let version = json!({ "kind": "GitRepository", "apiVersion": "source.toolkit.fluxcd.io/v1beta9", "name": "app" });
+    let own = stageset("own")
+        .retry_interval("1s")
+        .stage(stage_from("app", version))
+        .apply(&world)
+        .await;
+    own.until_reason("ResolveFailed").await;
+    assert!(own.message().await.contains("stage \"app\""), "{}", own.message().await);
+    let reads = Match::any().verb(Verb::Get).resource("externalartifacts");
+    world.proxy.fail(reads, crate::support::When::Always, 400);
+    let far = stageset("far")
+        .retry_interval("1s")
+        .stage(stage_from("app", json!({ "name": "app", "namespace": there })))
+        .apply(&world)
+        .await;
+    far.until_reason("ResolveFailed").await;
+    world.proxy.heal();
 }

@@ -141,7 +141,8 @@ fn resident_bytes() -> usize {
     pages * 4096
 }
 
-/// Decisions 5: watches share connections. HTTP/1.1 would take one each.
+/// Watches share connections. HTTP/1.1 would take one each.
+/// Rules: decisions 5 shared
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_watches_share_a_few_connections() {
     let world = World::builder("watches").without_controller().alone().start().await;
@@ -204,6 +205,7 @@ async fn hundreds_of_watches_share_a_few_connections() {
     assert!(hub.is_empty());
 }
 
+/// Rules: decisions 5 unchanged
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_wake_and_what_is_unchanged_is_known() {
     let world = World::builder("watch-tells").without_controller().start().await;
@@ -266,6 +268,7 @@ async fn an_interrupted_watch_resumes_and_tells_what_it_missed() {
 }
 
 /// A right that is missing is named, and its users learn when it is granted.
+/// Rules: decisions 5 tenant
 #[tokio::test(flavor = "multi_thread")]
 async fn a_denied_watch_says_so_and_heals() {
     let world = World::builder("watch-denied").without_controller().start().await;

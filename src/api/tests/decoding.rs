@@ -141,6 +141,7 @@ fn producers_are_told_from_direct_sources() {
     assert!(producer(Some("JsonnetSnippet"), None));
 }
 
+/// Rules: run 2.5 reconcile-stage
 #[test]
 fn stage_tokens_split_at_the_first_at_sign() {
     assert_eq!(annotation::stage_token("web@a@b"), Some(("web", "a@b")));

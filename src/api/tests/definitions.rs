@@ -179,6 +179,7 @@ fn columns() {
     );
 }
 
+/// Rules: run 17.2 applyset
 #[test]
 fn inventories_may_be_applyset_parents() {
     let label = |kind: &str| definition(kind)["metadata"]["labels"]["applyset.kubernetes.io/is-parent-type"].clone();
@@ -187,6 +188,7 @@ fn inventories_may_be_applyset_parents() {
     assert_eq!(label("StageLedger"), Value::Null);
 }
 
+/// Rules: run B21
 #[test]
 fn names_that_become_label_values_are_bounded() {
     let crd = definition("StageSet");
@@ -198,6 +200,7 @@ fn names_that_become_label_values_are_bounded() {
     assert_eq!(stage["properties"]["name"]["maxLength"], 63);
 }
 
+/// Rules: run 6 kubeconfig, decisions 1.1
 #[test]
 fn kube_config_needs_exactly_one_reference() {
     let crd = definition("StageSet");

@@ -44,6 +44,7 @@ fn refused(text: &str) -> Fault {
     fault
 }
 
+/// Rules: run 11.3 self-contained, run B15, contract 17.35
 #[rstest]
 #[case::program(
     "",
@@ -97,6 +98,7 @@ fn hostile_fields_are_refused_by_name(#[case] cluster: &str, #[case] user: &str,
     assert_eq!(fault.field, field, "{fault}");
 }
 
+/// Rules: decisions 7 servers
 #[rstest]
 #[case::metadata("https://169.254.169.254/latest/hunter2", "link-local")]
 #[case::metadata_by_number("https://2852039166/", "link-local")]
@@ -123,6 +125,7 @@ fn hostile_servers_are_refused(#[case] server: &str, #[case] why: &str) {
     assert!(fault.why.contains(why), "{fault}");
 }
 
+/// Rules: run 11.3 missing
 #[rstest]
 #[case::not_yaml("hunter2: [", "the value")]
 #[case::a_list("- hunter2", "the value")]
@@ -163,12 +166,14 @@ fn two_entries_of_one_name_are_refused() {
     assert!(fault.why.contains("two entries"), "{fault}");
 }
 
+/// Rules: run B15
 #[test]
 fn repeated_keys_do_not_hide_a_field() {
     let text = with("", "exec: null\nexec: {command: hunter2}");
     refused(&text);
 }
 
+/// Rules: run B15
 #[test]
 fn aliases_do_not_hide_a_field_and_bombs_do_not_go_off() {
     let text = with("", "")

@@ -168,6 +168,7 @@ mod tests {
     #[case("https://0.0.0.0/")]
     #[case("https://127.0.0.1:1/")]
     #[case("https://[::1]:1/")]
+    /// Rules: decisions 7 servers
     #[tokio::test]
     async fn literal_addresses_are_refused(#[case] uri: &str) {
         assert!(
@@ -181,6 +182,7 @@ mod tests {
     #[case(&["192.0.2.1", "169.254.169.254"])]
     #[case(&["127.0.0.1"])]
     #[case(&["fd00:ec2::254"])]
+    /// Rules: decisions 7 servers
     #[tokio::test]
     async fn names_are_judged_by_what_they_resolve_to(#[case] answer: &[&str]) {
         let found = refusal(dial(false, answer), "https://api.example.com:6443/").await;

@@ -205,6 +205,7 @@ fn compare_text(template: &str, vars: &Vars, strict: bool) -> Result<bool, Strin
     ))
 }
 
+/// Rules: run 14.6 syntax
 #[test]
 fn table_agrees() {
     let vars = vars(&[

@@ -200,6 +200,7 @@ fn lenient_mode_takes_undefined_for_empty() {
     assert_eq!(substitute_text("<${a}${#a}${a^^}>", &none, false).unwrap(), "<0>");
 }
 
+/// Rules: run B20 missing
 #[test]
 fn strict_mode_names_all_undefined_variables_of_an_object() {
     let error = one(
@@ -235,6 +236,7 @@ fn types_follow_the_value_unless_it_has_quotes() {
     assert_eq!(one(&data, &pairs).unwrap(), expected);
 }
 
+/// Rules: run 14.6 syntax
 #[test]
 fn newlines_of_values_are_removed() {
     assert_eq!(
@@ -276,6 +278,7 @@ fn without_variables_nothing_happens() {
     );
 }
 
+/// Rules: run B20 opt-out
 #[test]
 fn objects_opt_out_by_label_or_annotation() {
     for key in OPT_OUT {
@@ -292,6 +295,7 @@ fn objects_opt_out_by_label_or_annotation() {
     assert_eq!(out[0]["data"]["a"], "w");
 }
 
+/// Rules: run 14.6 syntax
 #[test]
 fn invalid_names_are_all_named() {
     let bad = vars(&[("ok", ""), ("my-key", "s3cret"), ("1st", "s3cret"), ("a.b", "")]);

@@ -219,6 +219,7 @@ async fn one_forbidden_address_among_good_ones_is_refused() {
     assert!(matches!(found, Refusal::Resolved { .. }));
 }
 
+/// Rules: run 12 dial
 #[tokio::test]
 async fn the_checked_answer_is_the_one_dialled() {
     let address = serve(site()).await;
@@ -244,6 +245,7 @@ async fn open_loopback_opens_nothing_else() {
     }
 }
 
+/// Rules: run 12 dial
 #[tokio::test]
 async fn each_redirect_hop_is_checked() {
     let address = serve(site()).await;
@@ -279,6 +281,7 @@ async fn ten_redirects_are_followed_and_no_more() {
     }
 }
 
+/// Rules: run 12 status
 #[tokio::test]
 async fn only_200_counts_for_a_download() {
     let address = serve(site()).await;
@@ -295,6 +298,7 @@ async fn only_200_counts_for_a_download() {
     assert!(matches!(get("no-location").await, Error::BadRedirect { status, .. } if status == 302));
 }
 
+/// Rules: run 12 body
 #[tokio::test]
 async fn the_size_cap_holds_with_and_without_an_announced_length() {
     let address = serve(site()).await;
@@ -329,6 +333,7 @@ async fn a_truncating_request_ends_at_the_cap() {
     assert_eq!(response.body.len(), 10_000);
 }
 
+/// Rules: run 12 timeout
 #[tokio::test]
 async fn silence_ends_at_the_read_timeout() {
     let address = serve(site()).await;
@@ -365,6 +370,7 @@ async fn a_handshake_that_never_answers_ends_at_the_connect_timeout() {
     assert!(!error.is_terminal());
 }
 
+/// Rules: run 12 timeout
 #[tokio::test]
 async fn the_total_cap_covers_everything() {
     let address = serve(site()).await;

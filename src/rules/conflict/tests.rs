@@ -43,6 +43,7 @@ fn invalid(causes: &[(&str, &str)]) -> ApiRefusal {
 /// Answers of a kube-apiserver v1.37.2 to real changes; long values are cut.
 const ANSWERS: &str = include_str!("answers.json");
 
+/// Rules: run B5
 #[test]
 fn the_servers_own_answers_are_recognised() {
     let answers: Vec<Value> = serde_json::from_str(ANSWERS).unwrap();
@@ -126,6 +127,7 @@ fn immutability_is_recognised(#[case] field: &str, #[case] message: &str) {
     assert!(!conflict.detail.contains("Invalid value"), "{conflict}");
 }
 
+/// Rules: run B5
 #[rstest]
 #[case("spec.replicas", "Invalid value: -1: must be greater than or equal to 0")]
 #[case(
@@ -235,6 +237,7 @@ fn answers_without_causes(#[case] code: u16, #[case] reason: &str, #[case] messa
     assert_eq!(found.is_some(), expected, "{found:?}");
 }
 
+/// Rules: run 16.6 precedence
 #[test]
 fn the_first_matching_rule_wins() {
     let policy = Policy {
@@ -262,6 +265,7 @@ fn the_first_matching_rule_wins() {
     assert_eq!((deployment.action, deployment.by), (Action::Fail, ChosenBy::Rule(2)));
 }
 
+/// Rules: run 16.6 match
 #[rstest]
 #[case(Some("apps/v1"), None, None, None, true)]
 #[case(Some("apps"), None, None, None, false)]
@@ -287,6 +291,7 @@ fn targets_compare_for_equality(
     assert_eq!(target.matches(&object("apps/v1", "Deployment")), matches);
 }
 
+/// Rules: run 16.6 default
 #[rstest]
 #[case(None, false, Action::Fail)]
 #[case(None, true, Action::Recreate)]
@@ -303,6 +308,7 @@ fn an_explicit_default_beats_force(#[case] default: Option<Action>, #[case] forc
     assert_eq!((choice.action, choice.by), (expected, ChosenBy::Default));
 }
 
+/// Rules: run 16.5 force
 #[rstest]
 #[case("annotations", "stages.metio.wtf/force", "enabled", true)]
 #[case("annotations", "stages.metio.wtf/force", "yes", true)]
@@ -351,6 +357,7 @@ fn keep_existing_holds_with_and_without_a_conflict() {
     assert_eq!(on_conflict(&policy, &web, &web, &conflict()), Decision::KeepExisting);
 }
 
+/// Rules: run 16.6 data
 #[test]
 fn a_rule_that_would_destroy_data_is_refused_before_anything_is_applied() {
     let mut policy = Policy {
@@ -376,6 +383,7 @@ fn a_rule_that_would_destroy_data_is_refused_before_anything_is_applied() {
     assert!(matches!(decision, Decision::Recreate { .. }), "{decision:?}");
 }
 
+/// Rules: run B6
 #[test]
 fn a_default_that_would_destroy_data_is_refused_when_it_comes_to_it() {
     for policy in [
@@ -416,6 +424,7 @@ fn the_annotation_is_consent_to_lose_data() {
     assert_eq!(decision, expected);
 }
 
+/// Rules: run 16.8
 #[test]
 fn what_a_new_stateful_set_would_adopt_is_left_to_it() {
     let policy = Policy {

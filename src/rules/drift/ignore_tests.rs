@@ -103,6 +103,7 @@ fn a_malformed_target_is_refused(#[case] target: IgnoreTarget, #[case] field: &s
     assert!(error.contains(field), "{error}");
 }
 
+/// Rules: decisions 1.4
 #[test]
 fn an_object_that_does_not_exist_is_sent_whole() {
     let rules = [rule(&["/spec/replicas"], None).unwrap()];
@@ -183,6 +184,7 @@ fn rules_for_other_objects_change_nothing() {
 
 proptest! {
     /// What is sent never holds an ignored field, unless with its live value; the rest is untouched.
+    /// Rules: decisions 1.4
     #[test]
     fn ignored_fields_are_never_imposed(owned in any::<bool>(), shared in any::<bool>(), value in 0_i64..5) {
         let mut desired = web();

@@ -44,6 +44,7 @@ fn lines(changes: &[Change]) -> Vec<String> {
     changes.iter().map(Change::to_string).collect()
 }
 
+/// Rules: run 16.3
 #[test]
 fn the_server_would_change_something_exactly_where_we_see_a_difference() {
     let cases = cases();
@@ -222,6 +223,7 @@ fn values_are_never_told() {
     }
 }
 
+/// Rules: run 16.3
 #[test]
 fn repeated_metrics_of_an_autoscaler_are_one() {
     let metric = json!({"type": "Resource", "resource": {"name": "cpu"}});
@@ -232,6 +234,7 @@ fn repeated_metrics_of_an_autoscaler_are_one() {
     assert_eq!(differences(&once, &scaler(json!([metric, other])), OURS).len(), 1);
 }
 
+/// Rules: run 16.3
 #[test]
 fn status_and_server_metadata_do_not_count() {
     let live = json!({"metadata": {"resourceVersion": "1", "generation": 1, "finalizers": ["x"]}, "status": {"a": 1}});
@@ -246,6 +249,7 @@ fn status_and_server_metadata_do_not_count() {
     assert_eq!(differences(&with_null, &json!({"spec": {}}), OURS), []);
 }
 
+/// Rules: run 16.3
 #[rstest]
 #[case("1", "1000m", true)]
 #[case("0.5", "500m", true)]
@@ -315,6 +319,7 @@ fn web() -> ObjectId {
     ObjectId::new("app", "web", "apps", "Deployment")
 }
 
+/// Rules: decisions 6 loop
 #[test]
 fn the_fifth_correction_in_a_row_is_a_loop_and_told_once() {
     let mut loops = DriftLoops::default();
@@ -371,6 +376,7 @@ fn fields_and_objects_are_counted_apart() {
     assert_eq!(loops.observe(&other, &[change("/a", Some("x"))]).len(), 1);
 }
 
+/// Rules: decisions 6 loop
 #[test]
 fn corrections_in_a_loop_back_off_up_to_the_interval() {
     let mut loops = DriftLoops::default();

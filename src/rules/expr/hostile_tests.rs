@@ -47,6 +47,7 @@ fn full(before: &str, item: &str, after: &str) -> String {
     format!("{before}{}{after}", item.repeat(count))
 }
 
+/// Rules: run 18.3 cost
 #[test]
 fn loops_within_loops_run_out_of_budget() {
     let budget = Ok(Err(EvalError::Budget));
@@ -166,6 +167,7 @@ fn patterns_cost_what_they_are() {
     }
 }
 
+/// Rules: run 18.3 cost
 #[test]
 fn depth_is_refused_before_it_overflows() {
     for (name, source) in [

@@ -152,6 +152,7 @@ fn only_the_kinds_with_rules_are_judged() {
     );
 }
 
+/// Rules: run 18.3 current, run 18.3 failed, run 18.3 error
 #[rstest]
 // `failed` is terminal, and looked at first.
 #[case(("true", "true", "true"), "Failed")]
@@ -211,6 +212,7 @@ fn several_rules_for_one_kind_all_have_to_hold() {
     }
 }
 
+/// Rules: run 18.3 invalid
 #[test]
 fn every_expression_that_does_not_compile_is_named() {
     let errors = ReadyExprs::compile(&[

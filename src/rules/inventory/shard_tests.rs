@@ -79,6 +79,7 @@ fn a_new_version_is_written() {
     assert_eq!(summary(&writes), ["put set-stage-0: a_b__S"]);
 }
 
+/// Rules: run 17.2 shards
 #[test]
 fn emptied_shards_are_deleted_last() {
     let stored = [shard(0, &["a_a__S"]), shard(1, &["a_b__S"])];
@@ -134,6 +135,7 @@ fn an_unlabelled_shard_is_known_by_its_name() {
     );
 }
 
+/// Rules: run 17.3
 #[test]
 fn what_could_not_be_read_is_kept() {
     let raw = [
@@ -206,6 +208,7 @@ proptest! {
     }
 
     /// A crash after any number of writes loses nothing that is stored and wanted, nor anything unreadable.
+    /// Rules: run B38
     #[test]
     fn no_prefix_of_the_writes_loses_an_entry(stored in some_shards(), wanted in some_entries(), cap in 1_usize..5) {
         let mut shards = stored.clone();
@@ -257,6 +260,7 @@ proptest! {
     }
 
     /// Passes that crash anywhere, with prunes that fail anywhere: an object that exists is always recorded.
+    /// Rules: run B1
     #[test]
     fn no_object_is_ever_orphaned(
         renders in prop::collection::vec(some_entries(), 1..5),

@@ -14,6 +14,7 @@ pub(super) fn entries(list: &[&str]) -> Entries {
     list.iter().map(|text| (id(text), "v1".to_owned())).collect()
 }
 
+/// Rules: run 17.1 id, run B22
 #[rstest]
 #[case("payments_web_apps_Deployment", "payments", "web", "apps", "Deployment", "apps/v1")]
 #[case("payments_web__Service", "payments", "web", "", "Service", "v1")]
@@ -59,6 +60,7 @@ fn ids_are_written_and_read(
     assert_eq!(Entry::of(&object), Some(entry));
 }
 
+/// Rules: run 17.3
 #[rstest]
 #[case("")]
 #[case("a_b_c")]
@@ -122,6 +124,7 @@ fn only_what_is_confirmed_gone_leaves_the_record() {
 
 // Names
 
+/// Rules: run B37
 #[test]
 fn shards_are_named_plainly_and_hashed_on_a_clash() {
     assert_eq!(plain_name("payments", "application", 0), "payments-application-0");
@@ -182,6 +185,7 @@ fn member_labels_name_owner_stage_and_set() {
 
 // ApplySet
 
+/// Rules: run 17.2 applyset
 #[test]
 fn applyset_ids_hash_the_parent() {
     assert_eq!(
@@ -191,6 +195,7 @@ fn applyset_ids_hash_the_parent() {
     assert!(applyset_id("x", "y").len() <= 63, "it must fit a label value");
 }
 
+/// Rules: run 17.2 applyset
 #[test]
 fn the_parent_lists_kinds_and_foreign_namespaces() {
     let members = entries(&[
@@ -282,6 +287,7 @@ fn prunes_what_left_a_stage() {
     assert_eq!(deletes(&plans.unwrap()), ["app: a_old__S"]);
 }
 
+/// Rules: run 19.2 moved
 #[test]
 fn an_object_that_moves_between_stages_is_not_deleted() {
     let plans = prune_set(
@@ -305,6 +311,7 @@ fn a_renamed_stage_hands_its_objects_over() {
     assert_eq!(plans[0].moved, [(id("a_x__S"), "new".to_owned())]);
 }
 
+/// Rules: run 19.2 removed
 #[test]
 fn removed_stages_go_last_stage_first() {
     let plans = prune_set(
@@ -341,6 +348,7 @@ fn a_stage_without_prune_forgets() {
     assert_eq!(plans[0].forgotten, [id("a_x__S")]);
 }
 
+/// Rules: run B10
 #[test]
 fn two_claims_are_an_error_that_names_both_stages() {
     let claims = prune_set(
@@ -405,6 +413,7 @@ fn plan(deleting: usize, recorded: usize, removed: bool) -> StagePrune {
     }
 }
 
+/// Rules: decisions 6 mass
 #[rstest]
 #[case(20, 39, false, None, true)]
 #[case(20, 40, false, None, false)]
@@ -456,6 +465,7 @@ fn live(extra_labels: Value, annotations: Value) -> Value {
         "resourceVersion": "7", "labels": labels, "annotations": annotations}})
 }
 
+/// Rules: run B6
 #[test]
 fn an_owned_object_is_deleted_with_preconditions() {
     let expected = Preconditions {
@@ -468,6 +478,7 @@ fn an_owned_object_is_deleted_with_preconditions() {
     );
 }
 
+/// Rules: run 19.3.2
 #[rstest]
 #[case(json!({"stages.metio.wtf/name": "other"}))]
 #[case(json!({"stages.metio.wtf/namespace": "other"}))]
@@ -477,6 +488,7 @@ fn somebody_elses_object_is_left_alone(#[case] labels: Value) {
     assert!(matches!(decision, Deletion::Skip(Skip::NotOurs { .. })), "{decision:?}");
 }
 
+/// Rules: run 19.3.3
 #[rstest]
 #[case("stages.metio.wtf/prune", "disabled", true)]
 #[case("stages.metio.wtf/prune", "Disabled", true)]

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::tests::{check, condition, now, object};
 use super::*;
 
+/// Rules: run 27.2 simple
 #[rstest]
 #[case("v1", "ConfigMap")]
 #[case("v1", "Secret")]
@@ -14,6 +15,7 @@ fn some_kinds_are_always_current(#[case] api_version: &str, #[case] kind: &str) 
     check(&object(api_version, kind, not_ready), "Current", "");
 }
 
+/// Rules: run 27.2 rest
 #[rstest]
 #[case("v1", "Namespace")]
 #[case("apiregistration.k8s.io/v1", "APIService")]
@@ -38,6 +40,7 @@ fn a_kind_of_the_same_name_in_another_group_has_no_rule() {
     check(&object("example.com/v1", "Deployment", json!({})), "Current", "");
 }
 
+/// Rules: run 27.2 service
 #[test]
 fn services() {
     let service = |spec| object("v1", "Service", json!({"spec": spec}));
@@ -58,6 +61,7 @@ fn services() {
     );
 }
 
+/// Rules: run 27.2 claim
 #[test]
 fn claims() {
     let claim = |status| object("v1", "PersistentVolumeClaim", json!({"status": status}));
@@ -71,6 +75,7 @@ fn claims() {
     check(&claim(json!({})), "InProgress", "not bound, phase not reported yet");
 }
 
+/// Rules: run 27.2 crd
 #[rstest]
 #[case(&[("NamesAccepted", "False", "Clash")], "Failed", "Clash: because")]
 #[case(&[("Established", "False", "Installing")], "InProgress", "not established yet")]
@@ -89,6 +94,7 @@ fn definitions(#[case] list: &[(&str, &str, &str)], #[case] name: &str, #[case] 
     check(&definition, name, message);
 }
 
+/// Rules: run 27.2 job, run 27.4, run B12 jobs, decisions 11 job
 #[test]
 fn jobs() {
     let job = |spec, status| object("batch/v1", "Job", json!({"spec": spec, "status": status}));
@@ -113,6 +119,7 @@ fn jobs() {
     assert!(matches!(failed, Readiness::Failed { recoverable: false, .. }));
 }
 
+/// Rules: run 27.4
 #[test]
 fn a_job_that_deleted_itself_is_done() {
     let with_ttl = object("batch/v1", "Job", json!({"spec": {"ttlSecondsAfterFinished": 60}}));
@@ -141,6 +148,7 @@ pub(super) fn waiting(container: &str, reason: &str) -> Value {
     json!({"name": container, "state": {"waiting": {"reason": reason, "message": "details"}}})
 }
 
+/// Rules: run 27.2 pod
 #[test]
 fn pods() {
     let ready = json!({"conditions": [condition("Ready", "True", "Ok")]});
@@ -157,6 +165,7 @@ fn pods() {
     check(&pod("Unknown", json!({})), "Unknown", "unknown pod phase \"Unknown\"");
 }
 
+/// Rules: run 27.2 pod
 #[rstest]
 #[case("2026-06-15T09:20:50Z", "InProgress", "not scheduled yet")]
 #[case("2026-06-15T09:20:49Z", "Failed", "Unschedulable: because")]
@@ -182,6 +191,7 @@ fn deployment_status(overrides: Value) -> Value {
     status
 }
 
+/// Rules: run 27.2 deployment
 #[rstest]
 #[case(json!({}), "Current", "")]
 #[case(json!({"replicas": 2}), "InProgress", "replicas: 2/3")]
@@ -241,6 +251,7 @@ fn replicas_default_to_one_and_may_be_zero() {
     );
 }
 
+/// Rules: run 27.2 replicaset
 #[rstest]
 #[case(json!({}), "Current", "")]
 #[case(json!({"conditions": [condition("ReplicaFailure", "True", "FailedCreate")]}), "InProgress", "FailedCreate: because")]
@@ -275,6 +286,7 @@ pub(super) fn stateful_set(strategy: Value, overrides: Value) -> Value {
     )
 }
 
+/// Rules: run 27.2 statefulset
 #[rstest]
 #[case(json!({}), json!({}), "Current", "")]
 #[case(json!({}), json!({"replicas": 2}), "InProgress", "replicas: 2/3")]
@@ -292,6 +304,7 @@ fn stateful_sets(#[case] strategy: Value, #[case] status: Value, #[case] name: &
     check(&stateful_set(strategy, status), name, message);
 }
 
+/// Rules: run 27.2 daemonset
 #[rstest]
 #[case(json!({}), "Current", "")]
 #[case(json!({"observedGeneration": null}), "InProgress", "its generation is not observed yet")]

@@ -44,6 +44,7 @@ pub(super) fn check(object: &Value, name: &str, message: &str) {
     assert_eq!(verdict(object), (name, message.to_owned()), "{object:#}");
 }
 
+/// Rules: run 27.1
 #[test]
 fn deletion_beats_everything() {
     let leaving = object(
@@ -57,6 +58,7 @@ fn deletion_beats_everything() {
     check(&empty, "Current", "");
 }
 
+/// Rules: run 27.1
 #[test]
 fn a_generation_that_was_not_observed_is_in_progress() {
     let lagging = object(
@@ -79,6 +81,7 @@ fn a_generation_that_was_not_observed_is_in_progress() {
     check(&text, "Current", "");
 }
 
+/// Rules: run 27.1
 #[rstest]
 #[case(&[("Reconciling", "True")], "InProgress")]
 #[case(&[("Stalled", "True")], "Failed")]
@@ -139,6 +142,7 @@ fn settled(object: &Value, has_status_subresource: bool, covered: bool, seconds:
     settle(object, judge(object, now()), facts).name()
 }
 
+/// Rules: decisions 5 settle
 #[test]
 fn a_custom_resource_waits_for_its_first_status() {
     let bare = object("example.com/v1", "Widget", json!({"status": {}}));
@@ -189,6 +193,7 @@ fn an_error_wait_names_pod_container_and_reason() {
     assert_eq!(error_wait(&leaving), None);
 }
 
+/// Rules: run 27.3, run B39
 #[test]
 fn looks_through_to_failed_pods() {
     let crashing = pod(
@@ -269,6 +274,7 @@ fn awaited(name: &str, readiness: Readiness) -> Awaited {
     }
 }
 
+/// Rules: run 27.5, run 18.2 message
 #[test]
 fn one_failure_fails_all_and_the_message_names_it() {
     let list = vec![

@@ -97,6 +97,7 @@ mod tests {
         needs_check(&set(old), &set(new))
     }
 
+    /// Rules: run 6 unchanged
     #[test]
     fn suspend_and_the_spelling_of_durations_do_not_count() {
         assert!(!changed(
@@ -118,6 +119,7 @@ mod tests {
         ));
     }
 
+    /// Rules: run 6 unchanged
     #[test]
     fn an_object_being_deleted_is_not_checked() {
         let old = set("{stages: [], interval: 5m}");

@@ -109,7 +109,6 @@ features! {
 /// The features this release does not have. An entry goes when its feature comes.
 const MISSING: &[Feature] = &[
     Feature::CloudClusters,
-    Feature::TimeoutHold,
     Feature::Rollback,
     Feature::Actions,
     Feature::Versions,

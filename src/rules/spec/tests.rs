@@ -108,6 +108,7 @@ fn the_outcome_names_every_field_and_the_weightier_reason() {
     assert!(message.ends_with("; and 3 more"), "{message}");
 }
 
+/// Rules: decisions 11 malformed
 #[test]
 fn what_is_no_stage_set_is_a_violation_of_that_object() {
     let refused = |object: Value| super::read(object).unwrap_err();

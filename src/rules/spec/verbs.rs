@@ -206,7 +206,7 @@ fn object_kind(report: &mut Report, path: &str, owner: &str, api_version: Option
     }
 }
 
-/// A reference to an artifact. A producer is found by its API group, so it must name one (A2).
+/// A reference to an artifact. A producer is found by its API group, so it must name one (A2), and not one of Kubernetes itself.
 pub(super) fn source_ref(report: &mut Report, path: &str, owner: &str, reference: &SourceReference) {
     let name_path = format!("{path}.name");
     if report.non_empty(&name_path, &reference.name, owner) {
@@ -223,11 +223,26 @@ pub(super) fn source_ref(report: &mut Report, path: &str, owner: &str, reference
         reference.api_version.as_ref(),
         names::api_version,
     );
-    if reference.is_producer() && non_empty(&reference.api_version).is_none() {
-        let kind = reference.kind();
-        report.invalid(
+    if !reference.is_producer() {
+        return;
+    }
+    let kind = reference.kind();
+    match non_empty(&reference.api_version) {
+        None => report.invalid(
             format!("{path}.apiVersion"),
             format!("{owner}: {kind} is no Flux source, so its producer is found by API group; set apiVersion"),
-        );
+        ),
+        // A producer is watched by the controller itself, which has no business with what tenants keep in these.
+        Some(version) if of_kubernetes(version) => report.invalid(
+            format!("{path}.apiVersion"),
+            format!("{owner}: {kind} of {version} belongs to Kubernetes and produces no artifacts; name a producer of its own API group"),
+        ),
+        Some(_) => {}
     }
+}
+
+/// Kubernetes' own groups without a domain: core, apps, batch and so on.
+fn of_kubernetes(api_version: &str) -> bool {
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    names::api_version(api_version).is_ok() && !group.contains('.')
 }

@@ -18,6 +18,7 @@ fn starts(schedule: &Schedule, after: &str, count: usize) -> Vec<String> {
 }
 
 // The expected starts come from robfig/cron v3.0.1 itself, away from the gaps of spring.
+/// Rules: run 10.1 cron
 #[rstest]
 #[case("0 2 * * *", "UTC", "2026-06-15T02:00:00Z", &["2026-06-16T02:00:00Z", "2026-06-17T02:00:00Z"])]
 #[case("0 2 * * *", "", "2026-06-15T01:59:59Z", &["2026-06-15T02:00:00Z"])]
@@ -47,6 +48,7 @@ fn schedules(#[case] text: &str, #[case] zone: &str, #[case] after: &str, #[case
 }
 
 // In autumn 02:30 happens twice in Berlin (UTC+2, then UTC+1).
+/// Rules: run 10.2 dst
 #[rstest]
 #[case("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", &["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"])]
 #[case("30 * * * *", "Europe/Berlin", "2026-10-24T23:00:00Z", &["2026-10-24T23:30:00Z", "2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"])]
@@ -65,6 +67,7 @@ fn starts_in_the_repeated_hour_happen_twice(
 }
 
 // In spring 02:30 does not exist in Berlin: 01:59:59 (UTC+1) is followed by 03:00 (UTC+2).
+/// Rules: run 10.2 dst, run B34
 #[rstest]
 #[case("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", &["2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"])]
 #[case("*/10 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", &["2026-03-29T01:00:00Z", "2026-03-30T00:00:00Z"])]
@@ -100,6 +103,7 @@ fn a_schedule_that_never_comes_is_well_formed(#[case] text: &str) {
     }
 }
 
+/// Rules: run 10.1 cron, run B34
 #[rstest]
 #[case("", "0 fields")]
 #[case("* * * *", "4 fields")]
@@ -139,6 +143,7 @@ fn malformed_schedules_are_refused_with_their_cause(#[case] text: &str, #[case] 
     assert!(error.contains(cause), "{error}");
 }
 
+/// Rules: run B34
 #[test]
 fn a_prefix_may_not_contradict_the_zone() {
     let error = check_schedule("CRON_TZ=Asia/Tokyo @daily", Some("Europe/Berlin")).unwrap_err();
@@ -149,6 +154,7 @@ fn a_prefix_may_not_contradict_the_zone() {
     assert_eq!(check_schedule("CRON_TZ=Asia/Tokyo @daily", Some("")), Ok(()));
 }
 
+/// Rules: gates 2.1
 #[test]
 fn zones_are_known_without_a_system_database() {
     for zone in ["", "UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires"] {

@@ -41,11 +41,13 @@ fn check(windows: &[Window], now: &str, allowed: bool, next_change: Option<&str>
     assert_eq!(decide(windows, at(now)), expected, "at {now}");
 }
 
+/// Rules: run 10.3
 #[test]
 fn without_windows_everything_is_allowed() {
     check(&[], "2026-06-15T00:00:00Z", true, None);
 }
 
+/// Rules: run 10.2, gates 2.3.1
 #[test]
 fn an_absolute_window_includes_its_start_and_not_its_end() {
     let allow = [absolute(Effect::Allow, "2026-06-15T10:00:00Z", "2026-06-15T12:00:00Z")];
@@ -55,6 +57,7 @@ fn an_absolute_window_includes_its_start_and_not_its_end() {
     check(&allow, "2026-06-15T12:00:00Z", false, None);
 }
 
+/// Rules: run 10.2, gates 2.3.1
 #[test]
 fn a_recurring_window_is_active_from_its_start_for_its_length() {
     let allow = [recurring(Effect::Allow, "0 22 * * *", 240, "Europe/Berlin")];
@@ -64,6 +67,7 @@ fn a_recurring_window_is_active_from_its_start_for_its_length() {
     check(&allow, "2026-06-16T00:00:00Z", false, Some("2026-06-16T20:00:00Z"));
 }
 
+/// Rules: run 10.2 dst
 #[test]
 fn the_length_is_elapsed_time_across_a_change_of_clocks() {
     let allow = [recurring(Effect::Allow, "0 22 * * *", 480, "Europe/Berlin")];
@@ -90,6 +94,7 @@ fn a_window_in_the_repeated_hour_comes_twice() {
     check(&deny, "2026-10-25T01:30:00Z", false, Some("2026-10-25T02:00:00Z"));
 }
 
+/// Rules: run 10.3, gates 2.3.2
 #[test]
 fn denial_wins() {
     let windows = [
@@ -101,6 +106,7 @@ fn denial_wins() {
     check(&windows, "2026-06-15T13:00:00Z", true, Some("2026-06-15T17:00:00Z"));
 }
 
+/// Rules: run 10.3, gates 2.3.3
 #[test]
 fn the_next_change_is_that_of_the_sum() {
     // The denial ends outside the allowance, so nothing opens before the next morning.
@@ -216,6 +222,7 @@ fn an_end_before_the_start_names_both() {
     }
 }
 
+/// Rules: run 10.4, run 10.5.4, run 10.5 scope, gates 2.4.5
 #[rstest]
 #[case(Scope::Updates, true, false, true)]
 #[case(Scope::Updates, false, false, false)]

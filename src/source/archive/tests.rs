@@ -110,6 +110,7 @@ fn an_ordinary_archive() {
     assert_eq!(tree.size(), 2);
 }
 
+/// Rules: run B19 names
 #[rstest]
 #[case(".env")]
 #[case(".github/workflows/ci.yaml")]
@@ -129,6 +130,7 @@ fn a_climb_that_stays_inside_is_cleaned() {
     assert_eq!(names(&tree.expect("a tree")), ["b/c.yaml"]);
 }
 
+/// Rules: decisions 7 archives
 #[rstest]
 #[case("../evil.yaml")]
 #[case("a/../../evil.yaml")]
@@ -166,6 +168,7 @@ fn an_extension_header_cannot_smuggle_a_path_out() {
     assert!(matches!(pax_link.unpack(), Err(Fault::LinkEscape { target, .. }) if target == "/etc/passwd"));
 }
 
+/// Rules: decisions 7 archives
 #[rstest]
 #[case(EntryType::Symlink, "link", "/etc/passwd")]
 #[case(EntryType::Symlink, "link", "..")]
@@ -184,6 +187,7 @@ fn a_link_outside_refuses_everything(#[case] kind: EntryType, #[case] name: &str
     );
 }
 
+/// Rules: run 12 entries
 #[test]
 fn other_links_and_special_files_are_skipped_and_remembered() {
     let tree = Tar::default()
@@ -206,6 +210,7 @@ fn other_links_and_special_files_are_skipped_and_remembered() {
     assert!(error.to_string().contains("not followed"), "{error}");
 }
 
+/// Rules: run 12 duplicates
 #[test]
 fn two_entries_of_one_path_are_refused() {
     let twice = Tar::default().file("a.yaml", "1").file("./a.yaml", "2");
@@ -224,6 +229,7 @@ fn two_entries_of_one_path_are_refused() {
     assert_eq!(Tar::default().file("a/b", "").file("a", "").unpack(), conflict);
 }
 
+/// Rules: run B19 names
 #[test]
 fn names_that_cannot_be_kept_are_named() {
     let cause = |tar: Tar| match tar.unpack() {
@@ -369,6 +375,7 @@ fn an_archive_without_files_is_an_empty_tree() {
     assert_eq!(unpack(&gzip(b""), &Limits::default()), Ok(Tree::default()));
 }
 
+/// Rules: run 12 body, run 12 entry, run 12 extracted, run 12 inflated
 #[test]
 fn every_cap_holds_and_is_inclusive() {
     let tar = || Tar::default().file("aa", "12345").file("b/c", "123").gzip();

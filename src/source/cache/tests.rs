@@ -31,6 +31,7 @@ fn counts(cache: &Cache) -> (u64, u64) {
     (cache.counters().hits(), cache.counters().misses())
 }
 
+/// Rules: run B19 cache
 #[tokio::test]
 async fn a_second_use_costs_no_request() {
     let content = archive(&[("a.yaml", "kind: A")]);
@@ -209,6 +210,7 @@ async fn a_cancelled_download_does_not_strand_those_who_wait() {
     assert!(tree.expect("in time").expect("no panic").is_ok());
 }
 
+/// Rules: run 12 url
 #[tokio::test]
 async fn cached_content_does_not_open_a_refused_url() {
     let content = archive(&[("a.yaml", "x")]);

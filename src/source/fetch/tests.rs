@@ -24,6 +24,7 @@ async fn failure(artifact: &Artifact) -> (Error, &'static str, Class) {
     (error, outcome.reason, outcome.class)
 }
 
+/// Rules: run B19 digests
 #[tokio::test]
 async fn every_algorithm_verifies() {
     let content = archive(&[("a.yaml", "kind: A")]);
@@ -101,6 +102,7 @@ async fn loopback_is_refused_for_good() {
     assert_eq!(server.requests(), 0);
 }
 
+/// Rules: run 12 body, run 12 terminal
 #[tokio::test]
 async fn the_download_cap_is_inclusive_and_final() {
     let content = archive(&[("a.yaml", "x")]);

@@ -300,6 +300,7 @@ fn a_long_condition_message_is_cut() {
     );
 }
 
+/// Rules: run 8.4 denied, run 8.4 other
 #[rstest]
 #[case(ReadFailure::Forbidden("gitrepositories is forbidden: User \"x\"".to_owned()), "reading GitRepository \"apps/web\" is forbidden; grant get, list and watch on its kind to the controller: gitrepositories is forbidden: User \"x\"")]
 #[case(
@@ -327,6 +328,7 @@ fn a_producer_whose_artifact_kind_is_missing_says_so() {
 const CONCEALED: &str = "cross-namespace GitRepository \"web\" is not reachable; check its status in namespace \
                          \"infra\", and whether the controller runs with --no-cross-namespace-refs";
 
+/// Rules: run 8.5 redaction, run B18
 #[test]
 fn every_failure_in_another_namespace_reads_the_same() {
     let foreign = reference("", "GitRepository", "web", "infra");
@@ -393,6 +395,7 @@ fn an_ambiguous_foreign_producer_is_concealed_too() {
     assert!(!found.message.contains("\"a\""));
 }
 
+/// Rules: run 8.5 flag
 #[test]
 fn the_flag_refuses_another_namespace_before_any_read() {
     let foreign = reference("", "GitRepository", "web", "infra");
@@ -405,6 +408,7 @@ fn the_flag_refuses_another_namespace_before_any_read() {
     }
 }
 
+/// Rules: run 8.5 own
 #[test]
 fn an_own_failure_is_not_concealed() {
     let explicit = reference("", "GitRepository", "web", "apps");
@@ -413,6 +417,7 @@ fn an_own_failure_is_not_concealed() {
     assert_eq!(target.conceal(error.clone()), error);
 }
 
+/// Rules: run 2.3 index, run 2.3 defaults, run 2.3 back-pointer, run B16
 #[test]
 fn keys_meet_where_events_and_references_should() {
     let object = source("web");

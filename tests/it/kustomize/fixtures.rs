@@ -89,6 +89,7 @@ fn the_reference_is_the_pinned_version() {
     );
 }
 
+/// Rules: decisions 9
 #[test]
 fn flux_layout_with_overlays_and_custom_resources() {
     agree(
@@ -125,6 +126,7 @@ spec:
     );
 }
 
+/// Rules: decisions 9
 #[test]
 fn components_add_resources_patches_and_generated_files() {
     agree(
@@ -252,6 +254,7 @@ WORKLOAD
     );
 }
 
+/// Rules: decisions 9
 #[test]
 fn generators_merge_and_names_follow_their_hash() {
     agree(
@@ -340,6 +343,7 @@ binaryData: {<<: *data, y: eA==}
     );
 }
 
+/// Rules: decisions 9
 #[test]
 fn what_the_reference_refuses_is_refused() {
     for content in [

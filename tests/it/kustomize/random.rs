@@ -11,6 +11,7 @@ use super::reference::{Files, compare};
 /// Cases of an ordinary run; `PROPTEST_CASES` sets another number.
 const CASES: u32 = 200;
 
+/// Rules: decisions 9
 #[test]
 fn random_overlays_build_to_the_same_objects() {
     let cases = std::env::var("PROPTEST_CASES")

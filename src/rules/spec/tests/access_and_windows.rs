@@ -1,5 +1,6 @@
 use super::*;
 
+/// Rules: run 6 decryption
 #[test]
 fn decryption() {
     refused(
@@ -17,6 +18,7 @@ fn decryption() {
     accepted("decryption: {provider: sops}");
 }
 
+/// Rules: run 6 kubeconfig
 #[test]
 fn target_clusters() {
     let both = ["spec.kubeConfig.secretRef", "spec.kubeConfig.configMapRef"];
@@ -48,6 +50,7 @@ fn target_clusters() {
     accepted("kubeConfig: {secretRef: {name: a, key: ''}}");
 }
 
+/// Rules: contract 13.8
 #[test]
 fn service_accounts() {
     for bad in ["a:b", "system:serviceaccount", "A", "a/b"] {
@@ -67,6 +70,7 @@ fn service_accounts() {
     accepted("serviceAccountName: ''");
 }
 
+/// Rules: run 6 dependsOn
 #[test]
 fn dependencies() {
     refused(
@@ -96,6 +100,7 @@ fn dependencies() {
     accepted("dependsOn: [{name: shop, namespace: other}, {name: a, minVersion: v1.2}]");
 }
 
+/// Rules: run 6 windows, run 10.1, gates 2.2
 #[test]
 fn window_forms() {
     let path = "spec.updateWindows[0]";
@@ -140,6 +145,7 @@ fn window_forms() {
     refused("enum", "windowScope: Most", "spec.windowScope", &["Updates, All"]);
 }
 
+/// Rules: run 6 windows, gates 2.2, run B34
 #[test]
 fn recurring_windows() {
     let path = "spec.updateWindows[0]";

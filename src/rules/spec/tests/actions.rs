@@ -15,6 +15,7 @@ fn pre(action: &str) -> String {
 const PRE: &str = "spec.stages[0].actions.pre[0]";
 const WAIT: &str = "wait: {duration: 1s}";
 
+/// Rules: run 6 actions
 #[test]
 fn an_action_has_one_verb() {
     let verbs = ["patch, http, wait, job, delete, apply", "found 0", "action \"a\""];

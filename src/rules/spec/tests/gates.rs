@@ -67,6 +67,7 @@ fn metric_sources() {
     accepted(&source(webhook));
 }
 
+/// Rules: run 6 gates
 #[test]
 fn error_budgets() {
     let thresholds = |fields: &str| budget(&format!("{SOURCE}, {fields}"));

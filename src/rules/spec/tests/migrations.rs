@@ -10,6 +10,7 @@ fn one(fields: &str) -> String {
     ladder(&format!("{{name: m, to: 2.0.0, {fields}}}"))
 }
 
+/// Rules: run 6 migrations
 #[test]
 fn what_belongs_together() {
     let source = "migrationsSourceRef: {sourceRef: {name: ladder}}";

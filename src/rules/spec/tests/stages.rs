@@ -1,6 +1,7 @@
 use super::*;
 use crate::rules::spec::{Supported, check};
 
+/// Rules: run 6 stages
 #[test]
 fn stages_and_their_names() {
     refused("no stage", "stages: []", "spec.stages", &["at least one stage"]);
@@ -23,6 +24,7 @@ fn stages_and_their_names() {
     );
 }
 
+/// Rules: run 6 producer
 #[test]
 fn source_references() {
     let source = |fields: &str| format!("stages: [{{name: web, sourceRef: {{{fields}}}}}]");
@@ -34,6 +36,14 @@ fn source_references() {
         &["stage \"web\"", "JsonnetSnippet", "apiVersion"],
     );
     accepted(&source("kind: JsonnetSnippet, name: x, apiVersion: jaas.metio.wtf/v1"));
+    for version in ["v1", "apps/v1", "batch/v1"] {
+        refused(
+            "a kind of Kubernetes",
+            &source(&format!("kind: Secret, name: x, apiVersion: {version}")),
+            &path("apiVersion"),
+            &["stage \"web\"", version, "produces no artifacts"],
+        );
+    }
     accepted(&source("kind: GitRepository, name: x"));
     accepted(&source("name: x, kind: '', apiVersion: '', namespace: ''"));
     refused(
@@ -68,6 +78,7 @@ fn source_references() {
     );
 }
 
+/// Rules: run 6 onTimeout
 #[test]
 fn timeouts() {
     refused(
@@ -84,6 +95,7 @@ fn timeouts() {
     );
 }
 
+/// Rules: run 16.6 data
 #[test]
 fn conflict_rules_that_would_lose_data() {
     let rule = |fields: &str| stage(&format!("conflictPolicy: {{rules: [{{{fields}}}]}}"));
@@ -237,6 +249,7 @@ fn ignored_fields() {
     }
 }
 
+/// Rules: run 6 checks
 #[test]
 fn ready_checks() {
     let checks = |fields: &str| {

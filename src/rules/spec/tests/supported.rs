@@ -3,6 +3,7 @@ use crate::rules::spec::{Feature, Supported, check, unsupported};
 
 const EVERYTHING: &str = include_str!("../testdata/everything.yaml");
 
+/// Rules: decisions 1.1
 #[test]
 fn every_feature_is_recognised_by_its_fields() {
     let everything = set(EVERYTHING);

@@ -1,0 +1,171 @@
+//! `dependsOn`: what has to be true of a dependency, and what wakes its dependents.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    World,
+    objects::{self, configmap},
+    stageset::{Spec, StageSet, condition_of, stage, stageset},
+};
+
+fn on(name: &str, dependencies: Value) -> Spec {
+    stageset(name)
+        .interval("1h")
+        .retry_interval("1h")
+        .set("dependsOn", dependencies)
+        .stage(stage("app", name))
+}
+
+async fn publish(world: &World, name: &str) {
+    world.publish(name, &[("m.yaml", &configmap(name, "1"))]).await;
+}
+
+async fn until_message(set: &StageSet<'_>, part: &str) -> String {
+    set.until(&format!("saying {part:?}"), |s| {
+        condition_of(s, "Ready").is_some_and(|c| c["message"].to_string().contains(part))
+    })
+    .await;
+    set.message().await
+}
+
+/// Dependencies come before sources: what a dependency brings may be the producer.
+///
+/// Rules: run 3 step 8, decisions 2 waiting, run 7.1
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dependency_is_looked_at_before_the_source() {
+    let world = World::start("dep-first").await;
+    let app = on("app", json!([{ "name": "db" }])).apply(&world).await;
+    let ready = app.until_reason("DependencyNotReady").await;
+    assert_eq!(ready["status"], "False");
+    let status = app.status().await;
+    assert_eq!(status["observedGeneration"], app.generation);
+    assert_eq!(
+        condition_of(&status, "Reconciling").expect("it is asked again")["reason"],
+        "ProgressingWithRetry"
+    );
+    assert!(
+        condition_of(&status, "Stalled").is_none() && status["lastAttemptedRevisions"].is_null(),
+        "{status}"
+    );
+    publish(&world, "db").await;
+    stageset("db")
+        .stage(stage("app", "db"))
+        .apply(&world)
+        .await
+        .until_ready()
+        .await;
+    app.until_reason("ArtifactNotFound").await;
+}
+
+/// Rules: run 7.3 suspended, run 2.1 dependency, run 7.3 ready
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_dependency_blocks_until_it_is_resumed() {
+    let world = World::start("dep-suspended").await;
+    for name in ["db", "app"] {
+        publish(&world, name).await;
+    }
+    let mut db = stageset("db").stage(stage("app", "db")).apply(&world).await;
+    db.until_ready().await;
+    db.suspend(true).await;
+    db.until_reason("Suspended").await;
+    let app = on("app", json!([{ "name": "db" }])).apply(&world).await;
+    app.until_reason("DependencyNotReady").await;
+    let said = app.message().await;
+    assert!(said.contains("/db"), "{said}");
+    db.suspend(false).await;
+    app.until_ready_within(Duration::from_secs(10)).await;
+}
+
+/// Rules: run 7.3 version, run 2.1 dependency
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_is_too_old_is_named_with_the_one_that_is_needed() {
+    let world = World::start("dep-version").await;
+    for name in ["db", "app"] {
+        publish(&world, name).await;
+    }
+    let db = stageset("db").stage(stage("app", "db")).apply(&world).await;
+    db.until_ready().await;
+    let app = on("app", json!([{ "name": "db", "minVersion": "v2.1" }]))
+        .apply(&world)
+        .await;
+    app.until_reason("DependencyNotReady").await;
+    let message = until_message(&app, "(none)").await;
+    assert!(message.contains("2.1"), "{message}");
+    for (version, enough) in [("2.0.9", false), ("2.1.0", true)] {
+        world
+            .cluster
+            .patch_status(
+                &objects::stagesets(),
+                &world.namespace,
+                "db",
+                json!({ "version": version }),
+            )
+            .await;
+        if enough {
+            app.until_ready_within(Duration::from_secs(10)).await;
+        } else {
+            until_message(&app, version).await;
+        }
+    }
+}
+
+/// Rules: run 7.2, run 2.7 stalled
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cycle_that_is_broken_goes_on_by_itself() {
+    let world = World::start("dep-cycle").await;
+    for name in ["a", "b", "c"] {
+        publish(&world, name).await;
+    }
+    let a = on("a", json!([{ "name": "b" }])).apply(&world).await;
+    let b = on("b", json!([{ "name": "c" }])).apply(&world).await;
+    let mut c = on("c", json!([{ "name": "a" }])).apply(&world).await;
+    c.until_reason("Stalled").await;
+    for set in [&a, &b] {
+        set.request().await;
+        set.until_reason("Stalled").await;
+        let message = set.message().await;
+        assert!(["/a", "/b", "/c"].iter().all(|n| message.contains(n)), "{message}");
+    }
+    c.patch_spec(json!({ "dependsOn": null })).await;
+    for set in [&c, &b, &a] {
+        set.until_ready_within(Duration::from_secs(15)).await;
+    }
+}
+
+/// The heartbeat of a dependency is no news to its dependents.
+///
+/// Rules: run B17
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_write_of_a_dependency_starts_no_pass_of_its_dependents() {
+    let world = World::start("dep-heartbeat").await;
+    for name in ["db", "app"] {
+        publish(&world, name).await;
+    }
+    let db = stageset("db").stage(stage("app", "db")).apply(&world).await;
+    db.until_ready().await;
+    let app = on("app", json!([{ "name": "db" }])).apply(&world).await;
+    app.until_ready().await;
+    app.until("a finished run", |s| s["run"].is_null()).await;
+    let count = || async {
+        let labels = ["name=\"app\""];
+        world.controller_ref().metric("stageset_reconcile_total", &labels).await
+    };
+    world
+        .stays("settling", Duration::from_millis(700), || async { Ok(()) })
+        .await;
+    let before = count().await;
+    db.reconcile().await;
+    db.reconcile().await;
+    world
+        .stays("no pass of the dependent", Duration::from_secs(2), || async {
+            let now = count().await;
+            if now > before {
+                Err(format!("{now} passes instead of {before}"))
+            } else {
+                Ok(())
+            }
+        })
+        .await;
+}
