@@ -3,6 +3,7 @@
 mod command;
 mod fixtures;
 mod generator;
+mod oracle;
 mod overlays;
 mod random;
 mod reference;
