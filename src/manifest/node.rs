@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Number, Value};
 
+use super::yaml::plain;
 use super::yaml::scalar::{self, Resolved};
 
 /// A mapping key. Keys repeat in every object, so one build shares their text.
@@ -84,18 +85,34 @@ pub struct TypeMismatch {
 }
 
 impl Scalar {
-    /// A string scalar.
+    /// A string scalar, in quotes where its text would be taken for something else.
     pub fn string(text: impl Into<Box<str>>) -> Self {
-        Self {
+        let mut scalar = Self {
             text: text.into(),
             tag: Tag::Str,
             style: Style::Plain,
+        };
+        scalar.quote_ambiguous();
+        scalar
+    }
+
+    /// Puts a text in quotes that would be taken for something else, as the reference does where it sets a field. The
+    /// quotes stay when a later value takes the text's place.
+    pub(crate) fn quote_ambiguous(&mut self) {
+        if self.tag == Tag::Str && self.style == Style::Plain && plain::is_ambiguous(&self.text) {
+            self.style = Style::Double;
         }
     }
 
-    /// True when the text itself is the value, whatever it looks like.
+    /// True when the text itself is the value, whatever it looks like. Quotes make a text of what fits its type, as
+    /// when a patch puts a number where a quoted text was: the reference then writes the quotes without the type.
     fn is_text(&self) -> bool {
-        self.tag == Tag::Str || (self.tag == Tag::Untyped && self.style != Style::Plain)
+        match self.tag {
+            Tag::Str => true,
+            _ if self.style == Style::Plain => false,
+            Tag::Untyped => true,
+            tag => tag == Tag::of(&scalar::resolve(&self.text, scalar::Dialect::Core)),
+        }
     }
 
     /// The same notation with other text whose type the text decides, as the reference sets scalars.
@@ -139,6 +156,17 @@ impl Scalar {
 }
 
 impl Tag {
+    fn of(resolved: &Resolved) -> Self {
+        match resolved {
+            Resolved::Null => Self::Null,
+            Resolved::Bool(_) => Self::Bool,
+            Resolved::Int(_) | Resolved::UInt(_) => Self::Int,
+            Resolved::Float(_) => Self::Float,
+            Resolved::Timestamp => Self::Timestamp,
+            Resolved::Str => Self::Str,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Untyped => "a scalar",
@@ -292,6 +320,20 @@ impl Node {
     /// A string node.
     pub fn string(text: impl Into<Box<str>>) -> Self {
         Self::Scalar(Scalar::string(text))
+    }
+
+    /// Sets the text of a scalar, which then decides its type; anything else becomes a plain scalar.
+    pub(crate) fn set_untyped(&mut self, text: &str) {
+        match self {
+            Self::Scalar(scalar) => scalar.set_untyped(text),
+            other => {
+                *other = Self::Scalar(Scalar {
+                    text: text.into(),
+                    tag: Tag::Untyped,
+                    style: Style::Plain,
+                });
+            }
+        }
     }
 
     /// A null node written as `null`.
@@ -449,7 +491,11 @@ impl Node {
                 tag: if n.is_f64() { Tag::Float } else { Tag::Int },
                 style: Style::Plain,
             }),
-            Value::String(s) => Self::string(s.as_str()),
+            Value::String(s) => Self::Scalar(Scalar {
+                text: s.as_str().into(),
+                tag: Tag::Str,
+                style: plain::style(s),
+            }),
             Value::Array(items) => Self::Seq(items.iter().map(Self::from_value).collect()),
             Value::Object(map) => Self::Map(Map {
                 entries: map

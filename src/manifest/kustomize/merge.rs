@@ -221,7 +221,12 @@ impl<'s> Merge<'s> {
                     .and_then(|at| patch[at].1.take())
                     .map_or(Patch::Absent, Patch::Node)
             };
-            if matches!((&side, &*slot), (Patch::Absent | Patch::Same, Node::Scalar(s)) if s.tag == Tag::Str) {
+            let unchanged = !matches!(side, Patch::Node(_));
+            if unchanged
+                && let Node::Scalar(scalar) = slot
+                && scalar.tag == Tag::Str
+            {
+                scalar.quote_ambiguous();
                 continue;
             }
             let field = schema.and_then(|s| self.schema.field(s, &key));
@@ -246,7 +251,10 @@ impl<'s> Merge<'s> {
             self.path.push(key.clone());
             let added = self.walk(None, Patch::Node(node), field)?;
             self.path.pop();
-            if let Some(node) = added {
+            if let Some(mut node) = added {
+                if let Node::Scalar(scalar) = &mut node {
+                    scalar.quote_ambiguous();
+                }
                 target.push(key, node);
             }
         }
@@ -309,7 +317,7 @@ impl<'s> Merge<'s> {
         };
         let text = text.to_owned();
         let directive = self.directive(&text)?;
-        keyed::put(list, &["$patch".into()], &[text.into()], None);
+        keyed::remove(list, "$patch", &text);
         Ok(directive)
     }
 }
@@ -326,9 +334,7 @@ fn replaced(target: Option<Node>, patch: Patch) -> Option<Node> {
     match (target, patch) {
         (_, Patch::Node(node)) if node.is_null() => None,
         (Some(Node::Scalar(old)), Patch::Node(Node::Scalar(mut new))) => {
-            if !old.is_null() {
-                new.style = old.style;
-            }
+            new.style = old.style;
             Some(Node::Scalar(new))
         }
         (_, Patch::Node(node)) => Some(node),

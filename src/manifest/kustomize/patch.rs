@@ -174,7 +174,7 @@ impl Patcher<'_> {
         };
         resource.root = map;
         if !options.allow_kind_change {
-            resource.root.set("kind", Node::string(kind));
+            resource.root.entry_or_insert("kind", Node::null).set_untyped(&kind);
         }
         if !options.allow_name_change {
             resource.set_name(&name);

@@ -119,7 +119,9 @@ impl Resource {
 
     /// Sets `metadata.name`.
     pub fn set_name(&mut self, name: &str) {
-        self.metadata_mut().set("name", Node::string(name));
+        self.metadata_mut()
+            .entry_or_insert("name", Node::null)
+            .set_untyped(name);
     }
 
     /// Sets `metadata.namespace`, or removes it when empty.
@@ -128,7 +130,7 @@ impl Resource {
         if namespace.is_empty() {
             metadata.remove("namespace");
         } else {
-            metadata.set("namespace", Node::string(namespace));
+            metadata.entry_or_insert("namespace", Node::null).set_untyped(namespace);
         }
     }
 

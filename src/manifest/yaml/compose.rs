@@ -389,10 +389,11 @@ impl<'l, 'i> Composer<'l, 'i> {
                 });
             }
         };
+        // Quotes would make a text of it again, had it no type of its own.
         let scalar = Scalar {
             text: text.into(),
             tag: kind,
-            style,
+            style: Style::Plain,
         };
         match scalar.value() {
             Ok(_) => Ok(scalar),

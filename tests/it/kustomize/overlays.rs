@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::generator::{Choices, Known, containers, entries, header, service};
+use super::generator::{Choices, Known, SCALARS, containers, entries, header, service};
 use super::reference::Files;
 
 pub fn overlay(c: &mut Choices<'_>, folder: &str, below: &str, known: &[Known], files: &mut Files) {
@@ -164,7 +164,7 @@ fn strategic(c: &mut Choices<'_>, target: &Known, text: &mut String) {
     header(target, text);
     match c.below(7) {
         0 => {}
-        1 => text.push_str("  labels:\n    app: null\n    new: x\n"),
+        1 => writeln!(text, "  labels:\n    app: {}\n    new: x", c.pick(&SCALARS)).unwrap(),
         2 => text.push_str("  annotations:\n    example.com/a: ~\n    added: 5\n"),
         3 => text.push_str("$patch: delete\n"),
         4 => text.push_str("  labels:\n    $patch: replace\n    only: y\n"),
@@ -172,7 +172,10 @@ fn strategic(c: &mut Choices<'_>, target: &Known, text: &mut String) {
         _ => entries(c, "  ", "annotations", text),
     }
     match target.kind {
-        "ConfigMap" | "Secret" => text.push_str("data:\n  app: null\n  z: new\n"),
+        "ConfigMap" | "Secret" => {
+            let (app, tier) = (c.pick(&SCALARS), c.pick(&SCALARS));
+            writeln!(text, "data:\n  app: {app}\n  tier: {tier}\n  z: new").unwrap();
+        }
         "Deployment" | "StatefulSet" | "Job" => {
             text.push_str("spec:\n  template:\n    spec:\n");
             containers(c, "      ", text, true);
@@ -182,7 +185,14 @@ fn strategic(c: &mut Choices<'_>, target: &Known, text: &mut String) {
             containers(c, "          ", text, true);
         }
         "Service" => service(c, text),
-        "Widget" => text.push_str("spec:\n  list:\n  - name: b\n    v: 9\n  more: {a: null, b: {c: null}}\n"),
+        "Widget" => {
+            let size = c.pick(&SCALARS);
+            writeln!(
+                text,
+                "spec:\n  size: {size}\n  list:\n  - name: b\n    v: 9\n  more: {{a: null, b: {{c: null}}}}"
+            )
+            .unwrap();
+        }
         _ => {}
     }
 }
