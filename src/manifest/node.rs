@@ -40,8 +40,10 @@ pub enum Style {
     Single,
     /// `"text"`.
     Double,
-    /// `|` or `>` block.
+    /// `|` block.
     Block,
+    /// `>` block.
+    Folded,
 }
 
 /// A leaf of the tree.
@@ -137,7 +139,7 @@ impl Scalar {
     /// When the text does not fit the tag; the message lacks the path, which the caller knows.
     pub fn value(&self) -> Result<Value, &'static str> {
         if self.is_text() {
-            return Ok(Value::String(self.text.to_string()));
+            return Ok(Value::String(plain::rewritten(&self.text, self.style).into_owned()));
         }
         let resolved = scalar::resolve(&self.text, scalar::Dialect::Core);
         let fits = match self.tag {
@@ -451,7 +453,7 @@ impl Node {
 
     fn convert(self, path: &mut Vec<Key>) -> Result<Value, TypeMismatch> {
         match self {
-            Self::Scalar(s) if s.tag == Tag::Str => Ok(Value::String(s.text.into_string())),
+            Self::Scalar(s) if s.tag == Tag::Str && s.style != Style::Folded => Ok(Value::String(s.text.into_string())),
             Self::Scalar(s) => s.value().map_err(|expected| TypeMismatch {
                 path: path.join("."),
                 text: s.text.to_string(),

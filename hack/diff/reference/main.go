@@ -16,7 +16,9 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log"
 	"os"
 
@@ -107,9 +109,12 @@ func build(dir, reorder string) ([]byte, error) {
 
 func read(text, rules string) ([]byte, error) {
 	if rules == "kubectl" {
-		return yaml.YAMLToJSONStrict([]byte(text))
+		return yaml.YAMLToJSON([]byte(text))
 	}
 	node, err := kyaml.Parse(text)
+	if errors.Is(err, io.EOF) || (err == nil && node.IsTaggedNull()) {
+		return []byte("null"), nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@
 
 use super::keyed;
 use super::schema::{NodeId, Schema};
-use crate::manifest::node::{Key, Map, Node, Tag};
+use crate::manifest::node::{Key, Map, Node, Style, Tag};
 
 /// Why a patch does not fit its target.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
@@ -334,7 +334,7 @@ fn replaced(target: Option<Node>, patch: Patch) -> Option<Node> {
     match (target, patch) {
         (_, Patch::Node(node)) if node.is_null() => None,
         (Some(Node::Scalar(old)), Patch::Node(Node::Scalar(mut new))) => {
-            new.style = old.style;
+            new.style = if old.is_null() { Style::Plain } else { old.style };
             Some(Node::Scalar(new))
         }
         (_, Patch::Node(node)) => Some(node),

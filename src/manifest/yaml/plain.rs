@@ -1,5 +1,7 @@
 //! Which notation Go's YAML libraries choose for a text.
 
+use std::borrow::Cow;
+
 use super::scalar::{self, Dialect, Resolved};
 use super::{Loader, Mode};
 use crate::manifest::node::{Node, Style, Tag};
@@ -18,6 +20,47 @@ pub(crate) fn style(text: &str) -> Style {
         (false, true) => Style::Single,
         (false, false) => Style::Double,
     }
+}
+
+/// What a text has become once the reference has written it in its notation and read it again, as it does with every
+/// object: a folded block gains a line break wherever a line that begins with a blank follows one that does not, and at
+/// its end where it keeps more than one; when its first line begins with a blank, it loses breaks instead.
+pub(crate) fn rewritten(text: &str, style: Style) -> Cow<'_, str> {
+    // Kustomize's writer has nothing against tabs in a block.
+    if style != Style::Folded || !text.contains('\n') || !Shape::of(&text.replace('\t', "-")).block {
+        return Cow::Borrowed(text);
+    }
+    let blank = |line: &str| line.starts_with([' ', '\t']);
+    let extra = usize::from(!blank(text.trim_start_matches('\n')));
+    let body = text.trim_end_matches('\n');
+    let mut out = String::with_capacity(text.len() + 8);
+    let mut last: Option<&str> = None;
+    let mut breaks = 0;
+    for line in body.split('\n') {
+        if !line.is_empty() {
+            if let Some(last) = last {
+                let written = if blank(last) { breaks } else { breaks + extra };
+                match written {
+                    _ if blank(last) || blank(line) => out.extend(std::iter::repeat_n('\n', written)),
+                    1 => out.push(' '),
+                    _ => out.extend(std::iter::repeat_n('\n', written - 1)),
+                }
+            } else {
+                out.extend(std::iter::repeat_n('\n', breaks));
+            }
+            out.push_str(line);
+            last = Some(line);
+            breaks = 0;
+        }
+        breaks += 1;
+    }
+    let kept = match text.len() - body.len() {
+        kept @ (0 | 1) => kept,
+        more if last.is_some_and(|last| !blank(last)) => more + extra,
+        more => more,
+    };
+    out.extend(std::iter::repeat_n('\n', kept));
+    Cow::Owned(out)
 }
 
 /// True for a line that a YAML 1.1 reader takes for something else than text; a date and base-60 digits are text to it.

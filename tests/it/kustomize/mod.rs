@@ -8,3 +8,4 @@ mod overlays;
 mod random;
 mod reference;
 mod schema;
+mod yaml;
