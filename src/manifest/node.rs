@@ -435,6 +435,17 @@ impl Node {
         }
     }
 
+    /// Forgets notations that would change a value when it is written and read again.
+    pub(crate) fn settle(&mut self) {
+        match self {
+            Self::Scalar(scalar) if scalar.tag == Tag::Null => scalar.style = Style::Plain,
+            Self::Scalar(scalar) if scalar.style == Style::Folded => scalar.style = Style::Block,
+            Self::Scalar(_) => {}
+            Self::Seq(items) => items.iter_mut().for_each(Self::settle),
+            Self::Map(map) => map.iter_mut().for_each(|(_, value)| value.settle()),
+        }
+    }
+
     /// The JSON value, consuming the tree so that memory is given back on the way.
     ///
     /// # Errors

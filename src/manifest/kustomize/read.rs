@@ -163,8 +163,9 @@ fn inline_lists(objects: Vec<Map>, file: &str) -> Result<Vec<Map>, Problem> {
             document,
             problem,
         };
-        for item in unwrap_items(map).map_err(bad)? {
+        for mut item in unwrap_items(map).map_err(bad)? {
             // The reference carries items over as JSON, which decides the text of numbers.
+            item.settle();
             let value = yaml::to_value(item, file)?;
             match Node::from_value(&value) {
                 Node::Map(map) if is_wrapper(&map) => {

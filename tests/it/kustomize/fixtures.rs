@@ -389,6 +389,81 @@ spec: {single: 2}
 }
 
 #[test]
+fn the_notation_of_a_text_shows_in_what_is_built() {
+    agree(
+        "=== app/kustomization.yaml
+resources: [all.yaml]
+commonAnnotations: {a: b}
+patches:
+- target: {name: patched}
+  patch: '[{\"op\": \"add\", \"path\": \"/data/new\", \"value\": 1}]'
+- path: patch.yaml
+=== app/all.yaml
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: plain, labels: {none: , some: x}}
+data: &data
+  folded: >
+    one
+    two
+
+    three
+      deeper
+    back
+  kept: >+
+    one
+
+  blank: >2
+     one
+    two
+
+    three
+  flow: {none: , list: [a, {b: }], c}
+  list: [~, x]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: patched, annotations: {none: }}
+data:
+  folded: >
+    one
+      deeper
+
+    two
+  flow: {none: }
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: merged}
+data:
+  folded: >
+    one
+      deeper
+  flow: {none: , some: , x: y}
+---
+apiVersion: v1
+kind: ConfigMapList
+items:
+- apiVersion: v1
+  kind: ConfigMap
+  metadata: {name: item}
+  data: {none: , x: y}
+  other:
+    folded: >
+      one
+        deeper
+=== app/patch.yaml
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: merged}
+data:
+  flow: {some: 5, more: }
+  folded: \"two\\n  deeper\"
+",
+    );
+}
+
+#[test]
 fn elements_without_keys_do_not_lose_what_was_merged_before() {
     agree(
         "=== app/kustomization.yaml
