@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::id::{Gvk, Id};
-use crate::manifest::node::{Map, Node, Scalar};
+use crate::manifest::node::{Map, Node, Scalar, Style, Tag};
 
 /// What a generated resource does to an existing one of the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -239,7 +239,11 @@ impl Resource {
         };
         annotations.retain(|key, value| {
             match value {
-                Node::Scalar(s) => s.tag = crate::manifest::node::Tag::Str,
+                Node::Scalar(s) => {
+                    s.tag = Tag::Str;
+                    s.style = Style::Plain;
+                    s.quote_ambiguous();
+                }
                 other => *other = Node::Scalar(Scalar::string("")),
             }
             keep(key)

@@ -143,7 +143,12 @@ fn patches(c: &mut Choices<'_>, folder: &str, known: &[Known], k: &mut String, f
             selector(c, target, k);
         }
         if c.chance(1) {
-            writeln!(k, "  options:\n    allowNameChange: true").unwrap();
+            writeln!(
+                k,
+                "  options:\n    {}: true",
+                c.pick(&["allowNameChange", "allowKindChange"])
+            )
+            .unwrap();
         }
     }
 }
@@ -176,7 +181,11 @@ fn strategic(c: &mut Choices<'_>, target: &Known, text: &mut String) {
             let (app, tier) = (c.pick(&SCALARS), c.pick(&SCALARS));
             writeln!(text, "data:\n  app: {app}\n  tier: {tier}\n  z: new").unwrap();
         }
-        "Deployment" | "StatefulSet" | "Job" => {
+        "Pod" => {
+            text.push_str("spec:\n");
+            containers(c, "  ", text, true);
+        }
+        "Deployment" | "StatefulSet" | "DaemonSet" | "Job" => {
             text.push_str("spec:\n  template:\n    spec:\n");
             containers(c, "      ", text, true);
         }
@@ -189,7 +198,10 @@ fn strategic(c: &mut Choices<'_>, target: &Known, text: &mut String) {
             let size = c.pick(&SCALARS);
             writeln!(
                 text,
-                "spec:\n  size: {size}\n  list:\n  - name: b\n    v: 9\n  more: {{a: null, b: {{c: null}}}}"
+                "spec:\n  note: {}\n  flow: {{quoted: {}, none: {}}}\n  size: {size}\n  list:\n  - name: b\n    v: 9\n  more: {{a: null, b: {{c: null}}}}",
+                c.pick(&SCALARS),
+                c.pick(&SCALARS),
+                c.pick(&SCALARS),
             )
             .unwrap();
         }
