@@ -1,6 +1,6 @@
 //! Merging lists whose elements are known by keys, and lists of primitives.
 
-use super::merge::{Merge, MergeError, Patch};
+use super::merge::{Loss, Merge, MergeError, Patch};
 use super::schema::NodeId;
 use crate::manifest::node::{Map, Node, Scalar, Style, Tag};
 
@@ -41,6 +41,7 @@ pub(crate) fn merge(
         element,
         keys,
         deleted: 0,
+        became: Vec::new(),
     };
     lists.target = (0..lists.nodes.len()).collect();
     match patch {
@@ -66,6 +67,8 @@ struct Lists<'w, 's> {
     keys: &'w [Box<str>],
     /// Elements of the target the patch deletes.
     deleted: usize,
+    /// Elements of the patch that took part: what they became, `None` for a deletion.
+    became: Vec<(usize, Option<usize>)>,
 }
 
 impl Lists<'_, '_> {
@@ -89,6 +92,7 @@ impl Lists<'_, '_> {
             active
         };
         let keys: Texts = active.iter().map(|&k| self.keys[k].clone()).collect();
+        let deletions = self.deletions(&keys);
         let before = self.target.len();
         let mut new = Vec::with_capacity(before);
         for tuple in &tuples {
@@ -97,8 +101,12 @@ impl Lists<'_, '_> {
         }
         self.append(&mut new, &keys)?;
         if new.len() + self.deleted < before {
-            let here = self.walk.here();
-            self.walk.lost.push(here);
+            let path = self.walk.here();
+            self.walk.lost.push(Loss::Elements { path });
+        }
+        if self.ineffective(&new, &keys, &deletions) {
+            let (path, keys) = (self.walk.here(), self.keys.join(" and "));
+            self.walk.lost.push(Loss::Entry { path, keys });
         }
         Ok(take(self.nodes, &new))
     }
@@ -136,6 +144,9 @@ impl Lists<'_, '_> {
                 map.remove("$patch");
             }
             self.deleted += usize::from(target.is_some());
+            if let (Some(patch), true) = (patch, target.is_some()) {
+                self.became.push((patch, None));
+            }
             put(&mut self.target, &self.nodes, keys, values, None);
             return Ok(());
         }
@@ -171,6 +182,9 @@ impl Lists<'_, '_> {
             }
         }
         self.nodes[at] = merged;
+        if let Some(patch) = patch {
+            self.became.push((patch, Some(at)));
+        }
         put(new, &self.nodes, keys, values, Some(at));
         Ok(())
     }
@@ -178,6 +192,35 @@ impl Lists<'_, '_> {
     /// Takes a node to change it.
     fn out(&mut self, at: usize) -> Node {
         std::mem::replace(&mut self.nodes[at], Node::null())
+    }
+
+    /// Elements of the patch that ask for a deletion, and what keys they give.
+    fn deletions(&self, keys: &[Box<str>]) -> Vec<(usize, Texts)> {
+        let patch = self.patch.iter().flatten().copied();
+        let asking = patch.filter_map(|at| Some((at, self.nodes[at].as_map()?)));
+        asking
+            .filter(|(_, map)| map.text("$patch") == Some("delete"))
+            .map(|(at, map)| (at, keys.iter().map(|key| key_text(map, key).into()).collect()))
+            .collect()
+    }
+
+    /// True when some element of the patch does not show in the result.
+    fn ineffective(&self, new: &[usize], keys: &[Box<str>], deletions: &[(usize, Texts)]) -> bool {
+        self.patch.iter().flatten().any(|at| {
+            if self.nodes[*at].as_map().is_none_or(Map::is_empty) {
+                return false;
+            }
+            match self.became.iter().find(|(patch, _)| patch == at) {
+                Some((_, Some(element))) => !new.contains(element),
+                Some((_, None)) => false,
+                None => deletions
+                    .iter()
+                    .find(|(patch, _)| patch == at)
+                    .is_none_or(|(_, values)| {
+                        values.iter().any(|v| !v.is_empty()) && self.pick(&self.target, keys, values).is_some()
+                    }),
+            }
+        })
     }
 
     /// The first element whose fields equal the values that are not empty, or all where all are empty.

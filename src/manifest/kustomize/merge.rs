@@ -62,12 +62,39 @@ pub(crate) enum Directive {
     Delete,
 }
 
+/// Data the reference loses without a word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// Elements of a list of the resource.
+    Elements { path: String },
+    /// What the patch says about one element of a list.
+    Entry { path: String, keys: String },
+}
+
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Elements { path } => {
+                write!(
+                    f,
+                    "merging the list {path} drops elements (the same key twice, or none at all)"
+                )
+            }
+            Self::Entry { path, keys } => write!(
+                f,
+                "an entry of the patch for the list {path} has no effect: it must give {keys} just as the resource does, and \
+                 each only once"
+            ),
+        }
+    }
+}
+
 /// One merge.
 pub(crate) struct Merge<'s> {
     schema: &'s Schema,
     path: Vec<Key>,
     /// Places at which the reference loses data, for warnings.
-    pub lost: Vec<String>,
+    pub lost: Vec<Loss>,
 }
 
 impl<'s> Merge<'s> {
@@ -202,12 +229,8 @@ impl<'s> Merge<'s> {
         same: bool,
         schema: Option<NodeId>,
     ) -> Result<Node, MergeError> {
-        let mut patch: Vec<(Key, Option<Node>)> = patch
-            .map(Map::into_entries)
-            .unwrap_or_default()
-            .into_iter()
-            .map(|(k, v)| (k, Some(v)))
-            .collect();
+        let patch = patch.map(Map::into_entries).unwrap_or_default();
+        let mut patch: Vec<(Key, Option<Node>)> = patch.into_iter().map(|(k, v)| (k, Some(v))).collect();
         patch.sort_by(|a, b| a.0.cmp(&b.0));
         let mut emptied = false;
         for index in 0..target.len() {
@@ -245,6 +268,17 @@ impl<'s> Merge<'s> {
         if emptied {
             target.retain(|_, node| !node.is_removed());
         }
+        self.new_fields(&mut target, patch, schema)?;
+        Ok(Node::Map(target))
+    }
+
+    /// Adds the keys only the patch has.
+    fn new_fields(
+        &mut self,
+        target: &mut Map,
+        patch: Vec<(Key, Option<Node>)>,
+        schema: Option<NodeId>,
+    ) -> Result<(), MergeError> {
         for (key, node) in patch {
             let Some(node) = node else { continue };
             let field = schema.and_then(|s| self.schema.field(s, &key));
@@ -258,7 +292,7 @@ impl<'s> Merge<'s> {
                 target.push(key, node);
             }
         }
-        Ok(Node::Map(target))
+        Ok(())
     }
 
     fn merged_list(

@@ -164,10 +164,8 @@ impl Patcher<'_> {
         let merged = merge
             .object(target, patch)
             .map_err(|source| Problem::Merge { id: id.clone(), source })?;
-        for path in merge.lost {
-            self.warnings.push(format!(
-                "{id}: merging the list {path} drops elements (the same key twice, or none at all), as kustomize does"
-            ));
+        for loss in merge.lost {
+            self.warnings.push(format!("{id}: {loss}, as in kustomize"));
         }
         let Some(map) = merged.filter(|map| !map.is_empty()) else {
             return Ok(());
