@@ -131,7 +131,7 @@ pub fn build_with_warnings(tree: &FileTree, path: &str, options: &BuildOptions) 
     let outcome = kustomize::Engine::new(tree, true).build(&root, false)?;
     let mut pending = Pending::new(outcome, &root);
     warnings.append(&mut pending.warnings);
-    let objects = pending.collect::<Result<Vec<_>, _>>()?;
+    let objects = pending.all()?;
     objects::check_unique(&objects)?;
     Ok(Built { objects, warnings })
 }
@@ -143,7 +143,7 @@ pub fn build_with_warnings(tree: &FileTree, path: &str, options: &BuildOptions) 
 pub fn build_kustomization(tree: &FileTree, path: &str, order: Order) -> Result<Built, Error> {
     let mut pending = build_one_by_one(tree, path, order)?;
     let warnings = std::mem::take(&mut pending.warnings);
-    let objects = pending.collect::<Result<_, _>>()?;
+    let objects = pending.all()?;
     Ok(Built { objects, warnings })
 }
 
@@ -194,6 +194,15 @@ impl Pending {
             file: root.file.clone(),
             warnings: outcome.warnings,
         }
+    }
+
+    fn all(self) -> Result<Vec<Value>, Error> {
+        // Collecting results would not know how many there are, and leave up to half of the memory unused.
+        let mut objects = Vec::with_capacity(self.roots.len());
+        for object in self {
+            objects.push(object?);
+        }
+        Ok(objects)
     }
 }
 

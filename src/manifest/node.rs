@@ -260,12 +260,16 @@ impl Map {
     pub fn set(&mut self, key: impl AsRef<str> + Into<Key>, value: Node) {
         match self.get_mut(key.as_ref()) {
             Some(slot) => *slot = value,
-            None => self.entries.push((key.into(), value)),
+            None => self.push(key.into(), value),
         }
     }
 
     /// Appends an entry whose key is known to be new.
     pub fn push(&mut self, key: Key, value: Node) {
+        // Most mappings are small and get one entry or two: doubling would leave half of the memory unused.
+        if self.entries.len() == self.entries.capacity() {
+            self.entries.reserve_exact(1 + self.entries.len() / 4);
+        }
         self.entries.push((key, value));
     }
 
@@ -280,7 +284,7 @@ impl Map {
         let at = match self.position(key) {
             Some(at) => at,
             None => {
-                self.entries.push((Key::from(key), make()));
+                self.push(Key::from(key), make());
                 self.entries.len() - 1
             }
         };
