@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use stageset::manifest::{FileTree, Order, build_kustomization, yaml};
+use stageset::manifest::{FileTree, Order, build_kustomization, build_one_by_one, yaml};
 
 /// Counts live bytes and their peak.
 struct Counting;
@@ -42,13 +42,13 @@ fn main() {
     let krusty = std::env::var_os("STAGESET_KRUSTY").map(PathBuf::from);
     let binary = std::env::var_os("STAGESET_KUSTOMIZE").map(PathBuf::from);
     println!(
-        "{:>8} {:>10} {:>12} {:>12} {:>12} {:>9} {:>9} {:>12}",
-        "objects", "input", "ours", "library", "command", "lib/ours", "cmd/ours", "peak/input"
+        "{:>8} {:>10} {:>12} {:>12} {:>12} {:>9} {:>9} {:>11} {:>11}",
+        "objects", "input", "ours", "library", "command", "lib/ours", "cmd/ours", "text/input", "peak/input"
     );
     for size in SIZES {
         let files = files(size);
         let input: usize = files.iter().map(|(_, content)| content.len()).sum();
-        let (ours, peak) = ours(&files);
+        let (ours, written, peak) = ours(&files);
         let folder = std::env::temp_dir().join(format!("stageset-bench-{}-{size}", std::process::id()));
         write(&files, &folder);
         let overlay = folder.join("overlay");
@@ -66,13 +66,14 @@ fn main() {
         let millis = |time: Option<f64>| time.map_or_else(|| "-".to_owned(), |t| format!("{t:.2} ms"));
         let times = |time: Option<f64>| time.map_or_else(|| "-".to_owned(), |t| format!("{:.1}x", t / ours));
         println!(
-            "{size:>8} {:>7} KiB {:>12} {:>12} {:>12} {:>9} {:>9} {:>11.1}x",
+            "{size:>8} {:>7} KiB {:>12} {:>12} {:>12} {:>9} {:>9} {:>10.1}x {:>10.1}x",
             input / 1024,
             millis(Some(ours)),
             millis(library),
             millis(command),
             times(library),
             times(command),
+            written as f64 / input as f64,
             peak as f64 / input as f64
         );
     }
@@ -86,14 +87,22 @@ fn runs(size: usize) -> usize {
     }
 }
 
-/// Median milliseconds of a build with its output as YAML, as the library does it; and the peak of the heap while
-/// building, above what the files take.
-fn ours(files: &[(String, String)]) -> (f64, usize) {
+/// Median milliseconds of a build with its output as YAML, as the library does it; the peaks of the
+/// heap above what the files take: while the objects are written one by one, and while all are made.
+fn ours(files: &[(String, String)]) -> (f64, usize, usize) {
     let tree = FileTree::from_files(files.iter().map(|(p, c)| (p, c.clone()))).expect("the paths are clean");
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
-    drop(build_kustomization(&tree, "overlay", Order::Accumulation).expect("the case builds"));
+    let mut text = String::new();
+    for object in build_one_by_one(&tree, "overlay", Order::Accumulation).expect("the case builds") {
+        text.push_str(&yaml::to_string(&object.expect("the object is one")).expect("objects can be written"));
+    }
+    drop(text);
+    let written = PEAK.load(Ordering::Relaxed) - before;
+    PEAK.store(before, Ordering::Relaxed);
+    let built = build_kustomization(&tree, "overlay", Order::Accumulation).expect("the case builds");
     let peak = PEAK.load(Ordering::Relaxed) - before;
+    drop(built);
     let mut taken: Vec<f64> = (0..9)
         .map(|_| {
             let begin = Instant::now();
@@ -107,7 +116,7 @@ fn ours(files: &[(String, String)]) -> (f64, usize) {
         })
         .collect();
     taken.sort_by(f64::total_cmp);
-    (taken[taken.len() / 2], peak)
+    (taken[taken.len() / 2], written, peak)
 }
 
 fn library(program: &Path, overlay: &Path, times: usize) -> f64 {

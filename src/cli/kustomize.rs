@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use clap::{Parser, ValueEnum};
+use serde_json::Value;
 
 use crate::manifest::{self, BuildOptions, Built, FileTree, Order};
 
@@ -65,45 +66,57 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
         )
     })?;
     let tree = read_tree(&root)?;
-    let built = build(args, &tree, &path)?;
-    for warning in &built.warnings {
+    let (text, warnings) = if args.flux || !args.substitute.is_empty() || args.strict_substitute {
+        all_at_once(args, &tree, &path)?
+    } else {
+        let mut pending = manifest::build_one_by_one(&tree, &path, order(args)).map_err(|e| e.to_string())?;
+        (written(pending.by_ref())?, pending.warnings)
+    };
+    for warning in warnings {
         eprintln!("Warning: {warning}");
     }
-    print(&built).map_err(|e| format!("cannot write the output: {e}"))
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|e| format!("cannot write the output: {e}"))
 }
 
-fn build(args: &Args, tree: &FileTree, path: &str) -> Result<Built, String> {
-    let mut built = if args.flux {
-        manifest::build_with_warnings(tree, path, &BuildOptions::default()).map_err(|e| e.to_string())?
+fn order(args: &Args) -> Order {
+    match args.reorder {
+        Reorder::Legacy => Order::Legacy,
+        Reorder::None => Order::Accumulation,
+    }
+}
+
+/// The text of a build that needs all its objects together, and its warnings.
+fn all_at_once(args: &Args, tree: &FileTree, path: &str) -> Result<(String, Vec<String>), String> {
+    let built = if args.flux {
+        manifest::build_with_warnings(tree, path, &BuildOptions::default())
     } else {
-        let order = if args.reorder == Reorder::Legacy {
-            Order::Legacy
-        } else {
-            Order::Accumulation
-        };
-        manifest::build_kustomization(tree, path, order).map_err(|e| e.to_string())?
+        manifest::build_kustomization(tree, path, order(args))
     };
+    let Built { mut objects, warnings } = built.map_err(|e| e.to_string())?;
     if args.flux && args.reorder == Reorder::Legacy {
-        manifest::sort_legacy(&mut built.objects);
+        manifest::sort_legacy(&mut objects);
     }
     if !args.substitute.is_empty() || args.strict_substitute {
         let variables: BTreeMap<String, String> = args.substitute.iter().cloned().collect();
-        built.objects = manifest::substitute::substitute_objects(built.objects, &variables, args.strict_substitute)
+        objects = manifest::substitute::substitute_objects(objects, &variables, args.strict_substitute)
             .map_err(|e| e.to_string())?;
     }
-    Ok(built)
+    Ok((written(objects.into_iter().map(Ok))?, warnings))
 }
 
-fn print(built: &Built) -> std::io::Result<()> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    for (index, object) in built.objects.iter().enumerate() {
-        if index > 0 {
-            out.write_all(b"---\n")?;
+fn written(objects: impl Iterator<Item = Result<Value, manifest::Error>>) -> Result<String, String> {
+    let mut text = String::new();
+    for object in objects {
+        let object = object.map_err(|e| e.to_string())?;
+        if !text.is_empty() {
+            text.push_str("---\n");
         }
-        let text = manifest::yaml::to_string(object).map_err(std::io::Error::other)?;
-        out.write_all(text.as_bytes())?;
+        text.push_str(&manifest::yaml::to_string(&object).map_err(|e| e.to_string())?);
     }
-    out.flush()
+    Ok(text)
 }
 
 fn canonical(path: &Path) -> Result<PathBuf, String> {

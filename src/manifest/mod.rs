@@ -129,8 +129,9 @@ pub fn build_with_warnings(tree: &FileTree, path: &str, options: &BuildOptions) 
     let mut warnings = Vec::new();
     let root = flux::root(tree, &directory, options, &mut warnings)?;
     let outcome = kustomize::Engine::new(tree, true).build(&root, false)?;
-    warnings.extend(outcome.warnings);
-    let objects = finish(outcome.resources, &root)?;
+    let mut pending = Pending::new(outcome, &root);
+    warnings.append(&mut pending.warnings);
+    let objects = pending.all()?;
     objects::check_unique(&objects)?;
     Ok(Built { objects, warnings })
 }
@@ -140,6 +141,18 @@ pub fn build_with_warnings(tree: &FileTree, path: &str, options: &BuildOptions) 
 /// # Errors
 /// [`Error`].
 pub fn build_kustomization(tree: &FileTree, path: &str, order: Order) -> Result<Built, Error> {
+    let mut pending = build_one_by_one(tree, path, order)?;
+    let warnings = std::mem::take(&mut pending.warnings);
+    let objects = pending.all()?;
+    Ok(Built { objects, warnings })
+}
+
+/// Like [`build_kustomization`], but the objects are made one at a time: what the engine works on takes about half the
+/// memory of the values.
+///
+/// # Errors
+/// As [`build_kustomization`].
+pub fn build_one_by_one(tree: &FileTree, path: &str, order: Order) -> Result<Pending, Error> {
     let directory = tree::clean_build_path(path)?;
     if !tree.is_dir(&directory) {
         return Err(Error::PathNotFound { path: directory });
@@ -147,10 +160,7 @@ pub fn build_kustomization(tree: &FileTree, path: &str, order: Order) -> Result<
     let mut engine = kustomize::Engine::new(tree, false);
     let root = engine.load(&directory)?;
     let outcome = engine.build(&root, order == Order::Legacy)?;
-    Ok(Built {
-        objects: finish(outcome.resources, &root)?,
-        warnings: outcome.warnings,
-    })
+    Ok(Pending::new(outcome, &root))
 }
 
 /// Sorts objects by kind, as the kustomize command does by default.
@@ -166,18 +176,54 @@ pub fn sort_legacy(objects: &mut [Value]) {
     });
 }
 
-fn finish(resources: Vec<kustomize::Resource>, root: &kustomize::Layer) -> Result<Vec<Value>, Error> {
-    // Only the objects are needed from here on: their history is given back before the values are made.
-    let mut roots = Vec::with_capacity(resources.len());
-    roots.extend(resources.into_iter().map(|resource| resource.root));
-    let mut objects = Vec::with_capacity(roots.len());
-    for root_map in roots {
-        objects.push(kustomize::value(root_map).map_err(|problem| kustomize::Error {
+/// The objects of a build, in build order, each made when it is asked for.
+pub struct Pending {
+    roots: std::vec::IntoIter<node::Map>,
+    file: String,
+    /// As in [`Built`].
+    pub warnings: Vec<String>,
+}
+
+impl Pending {
+    fn new(outcome: kustomize::Outcome, root: &kustomize::Layer) -> Self {
+        // Only the objects are needed from here on: their history is given back before the values are made.
+        let mut roots = Vec::with_capacity(outcome.resources.len());
+        roots.extend(outcome.resources.into_iter().map(|resource| resource.root));
+        Self {
+            roots: roots.into_iter(),
             file: root.file.clone(),
-            problem: Box::new(problem),
-        })?);
+            warnings: outcome.warnings,
+        }
     }
-    Ok(objects)
+
+    fn all(self) -> Result<Vec<Value>, Error> {
+        // Collecting results would not know how many there are, and leave up to half of the memory unused.
+        let mut objects = Vec::with_capacity(self.roots.len());
+        for object in self {
+            objects.push(object?);
+        }
+        Ok(objects)
+    }
+}
+
+impl Iterator for Pending {
+    type Item = Result<Value, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let value = kustomize::value(self.roots.next()?);
+        Some(value.map_err(|problem| {
+            let problem = Box::new(problem);
+            kustomize::Error {
+                file: self.file.clone(),
+                problem,
+            }
+            .into()
+        }))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.roots.size_hint()
+    }
 }
 
 fn is_manifest_name(path: &str) -> bool {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Number, Value};
 
+use super::yaml::plain;
 use super::yaml::scalar::{self, Resolved};
 
 /// A mapping key. Keys repeat in every object, so one build shares their text.
@@ -39,8 +40,10 @@ pub enum Style {
     Single,
     /// `"text"`.
     Double,
-    /// `|` or `>` block.
+    /// `|` block.
     Block,
+    /// `>` block.
+    Folded,
 }
 
 /// A leaf of the tree.
@@ -84,18 +87,34 @@ pub struct TypeMismatch {
 }
 
 impl Scalar {
-    /// A string scalar.
+    /// A string scalar, in quotes where its text would be taken for something else.
     pub fn string(text: impl Into<Box<str>>) -> Self {
-        Self {
+        let mut scalar = Self {
             text: text.into(),
             tag: Tag::Str,
             style: Style::Plain,
+        };
+        scalar.quote_ambiguous();
+        scalar
+    }
+
+    /// Puts a text in quotes that would be taken for something else, as the reference does where it sets a field. The
+    /// quotes stay when a later value takes the text's place.
+    pub(crate) fn quote_ambiguous(&mut self) {
+        if self.tag == Tag::Str && self.style == Style::Plain && plain::is_ambiguous(&self.text) {
+            self.style = Style::Double;
         }
     }
 
-    /// True when the text itself is the value, whatever it looks like.
+    /// True when the text itself is the value, whatever it looks like. Quotes make a text of what fits its type, as
+    /// when a patch puts a number where a quoted text was: the reference then writes the quotes without the type.
     fn is_text(&self) -> bool {
-        self.tag == Tag::Str || (self.tag == Tag::Untyped && self.style != Style::Plain)
+        match self.tag {
+            Tag::Str => true,
+            _ if self.style == Style::Plain => false,
+            Tag::Untyped => true,
+            tag => tag == Tag::of(&scalar::resolve(&self.text, scalar::Dialect::Core)),
+        }
     }
 
     /// The same notation with other text whose type the text decides, as the reference sets scalars.
@@ -120,7 +139,7 @@ impl Scalar {
     /// When the text does not fit the tag; the message lacks the path, which the caller knows.
     pub fn value(&self) -> Result<Value, &'static str> {
         if self.is_text() {
-            return Ok(Value::String(self.text.to_string()));
+            return Ok(Value::String(plain::rewritten(&self.text, self.style).into_owned()));
         }
         let resolved = scalar::resolve(&self.text, scalar::Dialect::Core);
         let fits = match self.tag {
@@ -139,6 +158,17 @@ impl Scalar {
 }
 
 impl Tag {
+    fn of(resolved: &Resolved) -> Self {
+        match resolved {
+            Resolved::Null => Self::Null,
+            Resolved::Bool(_) => Self::Bool,
+            Resolved::Int(_) | Resolved::UInt(_) => Self::Int,
+            Resolved::Float(_) => Self::Float,
+            Resolved::Timestamp => Self::Timestamp,
+            Resolved::Str => Self::Str,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Untyped => "a scalar",
@@ -230,12 +260,16 @@ impl Map {
     pub fn set(&mut self, key: impl AsRef<str> + Into<Key>, value: Node) {
         match self.get_mut(key.as_ref()) {
             Some(slot) => *slot = value,
-            None => self.entries.push((key.into(), value)),
+            None => self.push(key.into(), value),
         }
     }
 
     /// Appends an entry whose key is known to be new.
     pub fn push(&mut self, key: Key, value: Node) {
+        // Most mappings are small and get one entry or two: doubling would leave half of the memory unused.
+        if self.entries.len() == self.entries.capacity() {
+            self.entries.reserve_exact(1 + self.entries.len() / 4);
+        }
         self.entries.push((key, value));
     }
 
@@ -250,7 +284,7 @@ impl Map {
         let at = match self.position(key) {
             Some(at) => at,
             None => {
-                self.entries.push((Key::from(key), make()));
+                self.push(Key::from(key), make());
                 self.entries.len() - 1
             }
         };
@@ -292,6 +326,20 @@ impl Node {
     /// A string node.
     pub fn string(text: impl Into<Box<str>>) -> Self {
         Self::Scalar(Scalar::string(text))
+    }
+
+    /// Sets the text of a scalar, which then decides its type; anything else becomes a plain scalar.
+    pub(crate) fn set_untyped(&mut self, text: &str) {
+        match self {
+            Self::Scalar(scalar) => scalar.set_untyped(text),
+            other => {
+                *other = Self::Scalar(Scalar {
+                    text: text.into(),
+                    tag: Tag::Untyped,
+                    style: Style::Plain,
+                });
+            }
+        }
     }
 
     /// A null node written as `null`.
@@ -391,6 +439,17 @@ impl Node {
         }
     }
 
+    /// Forgets notations that would change a value when it is written and read again.
+    pub(crate) fn settle(&mut self) {
+        match self {
+            Self::Scalar(scalar) if scalar.tag == Tag::Null => scalar.style = Style::Plain,
+            Self::Scalar(scalar) if scalar.style == Style::Folded => scalar.style = Style::Block,
+            Self::Scalar(_) => {}
+            Self::Seq(items) => items.iter_mut().for_each(Self::settle),
+            Self::Map(map) => map.iter_mut().for_each(|(_, value)| value.settle()),
+        }
+    }
+
     /// The JSON value, consuming the tree so that memory is given back on the way.
     ///
     /// # Errors
@@ -409,7 +468,7 @@ impl Node {
 
     fn convert(self, path: &mut Vec<Key>) -> Result<Value, TypeMismatch> {
         match self {
-            Self::Scalar(s) if s.tag == Tag::Str => Ok(Value::String(s.text.into_string())),
+            Self::Scalar(s) if s.tag == Tag::Str && s.style != Style::Folded => Ok(Value::String(s.text.into_string())),
             Self::Scalar(s) => s.value().map_err(|expected| TypeMismatch {
                 path: path.join("."),
                 text: s.text.to_string(),
@@ -449,7 +508,11 @@ impl Node {
                 tag: if n.is_f64() { Tag::Float } else { Tag::Int },
                 style: Style::Plain,
             }),
-            Value::String(s) => Self::string(s.as_str()),
+            Value::String(s) => Self::Scalar(Scalar {
+                text: s.as_str().into(),
+                tag: Tag::Str,
+                style: plain::style(s),
+            }),
             Value::Array(items) => Self::Seq(items.iter().map(Self::from_value).collect()),
             Value::Object(map) => Self::Map(Map {
                 entries: map

@@ -197,6 +197,46 @@ fn lost_list_elements_are_warned_about() {
     );
 }
 
+/// The warnings of patching a service with these ports.
+fn port_warnings(ports: &str, patch: &str) -> Vec<String> {
+    let service = format!("apiVersion: v1\nkind: Service\nmetadata: {{name: a}}\nspec: {{ports: [{ports}]}}\n");
+    let kustomization = format!(
+        "resources: [a.yaml]\npatches: [{{patch: '{{apiVersion: v1, kind: Service, metadata: {{name: a}}, spec: {{ports: [{patch}]}}}}'}}]"
+    );
+    let files = tree(&[("kustomization.yaml", &kustomization), ("a.yaml", &service)]);
+    build_with_warnings(&files, "", &BuildOptions::default())
+        .unwrap()
+        .warnings
+}
+
+#[test]
+fn patches_that_miss_their_list_element_are_warned_about() {
+    for (ports, patch) in [
+        ("{port: 80, protocol: TCP}", "{port: 80, name: x}"),
+        ("{port: 80}", "{port: 80, protocol: TCP, name: x}"),
+        ("{port: 80, protocol: TCP}, {port: 81}", "{port: 80, $patch: delete}"),
+        ("{port: 80}", "{port: 81, name: x}, {port: 81, name: y}"),
+    ] {
+        let warnings = port_warnings(ports, patch);
+        assert!(
+            warnings
+                .iter()
+                .any(|w| w.contains("spec.ports") && w.contains("no effect")),
+            "{ports} patched with {patch}: {warnings:?}"
+        );
+    }
+    for (ports, patch) in [
+        ("{port: 80, protocol: TCP}", "{port: 80, protocol: TCP, name: x}"),
+        ("{port: 80}", "{port: 80, name: x}, {port: 81, name: y}"),
+        ("{port: 80, protocol: TCP}", "{port: 80, protocol: TCP, $patch: delete}"),
+        ("{port: 80, protocol: TCP}", "{port: 82, protocol: TCP, $patch: delete}"),
+        ("{port: 80}", "{$patch: replace}, {port: 81}"),
+    ] {
+        let warnings = port_warnings(ports, patch);
+        assert!(warnings.is_empty(), "{ports} patched with {patch}: {warnings:?}");
+    }
+}
+
 /// Rules: run 14.3
 #[test]
 fn stage_patches_run_after_the_roots_own() {

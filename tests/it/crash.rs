@@ -284,7 +284,8 @@ async fn a_restart_with_nothing_to_do_writes_nothing() {
     );
 }
 
-/// After a restart readiness comes first; comparisons are spread over the interval (decisions 5).
+/// After a restart readiness comes first; comparisons are spread over the interval.
+/// Rules: decisions 5 restart
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_restart_health_is_known_at_once_and_comparisons_are_spread() {
     let mut world = World::start("restart-spread").await;

@@ -18,7 +18,8 @@ fn watches_of(resource: &str) -> Match {
     Match::any().verb(Verb::Watch).resource(resource)
 }
 
-/// A stage waits for an object that it does not own: a watch on that one object tells when it is ready (decisions 5).
+/// A stage waits for an object that it does not own: a watch on that one object tells when it is ready.
+/// Rules: decisions 5 named
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listed_object_of_others_is_watched_by_its_name() {
     let world = World::start("listed").await;
@@ -68,6 +69,7 @@ fn variable(kind: &str, value: &str) -> Value {
 
 /// The sources of variables are watched: a change rolls out without waiting for the interval, and one that was missing
 /// is taken as soon as it is there.
+/// Rules: run 2.3 config
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_variable_rolls_out_at_once() {
     let world = World::start("variables").await;
@@ -106,6 +108,7 @@ async fn a_changed_variable_rolls_out_at_once() {
 }
 
 /// A tenant that may read but not watch is served by polling; the missing right is told once.
+/// Rules: decisions 5 tenant
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_right_to_watch_is_told_once_and_polled_for() {
     let world = World::start("unwatched").await;

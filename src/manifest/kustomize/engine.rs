@@ -67,6 +67,11 @@ impl Accumulator {
         if self.resources.is_empty() {
             self.resources = incoming;
         } else {
+            // Doubling would leave much unused.
+            let room = self.resources.capacity() - self.resources.len();
+            if room < incoming.len() {
+                self.resources.reserve_exact(incoming.len() + self.resources.len() / 4);
+            }
             self.resources.extend(incoming);
         }
         Ok(())

@@ -118,6 +118,14 @@ pub enum Problem {
         /// What is missing.
         problem: ObjectProblem,
     },
+    /// A resource the transformers have taken its kind or name from.
+    #[error("after all transformers, {id}: {problem}; a patch must have removed it")]
+    Incomplete {
+        /// What is left of the id.
+        id: String,
+        /// What is missing.
+        problem: ObjectProblem,
+    },
     /// Two resources of one id.
     #[error("{id} is there already; remove one, or rename it in a layer in between")]
     Duplicate {

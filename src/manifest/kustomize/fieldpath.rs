@@ -303,7 +303,7 @@ fn written(node: &Node) -> String {
         Node::Scalar(scalar) => match scalar.style {
             Style::Single => format!("'{}'", scalar.text.replace('\'', "''")),
             Style::Double => format!("{:?}", &*scalar.text),
-            Style::Block => format!("|-\n  {}", scalar.text.trim_end().replace('\n', "\n  ")),
+            Style::Block | Style::Folded => format!("|-\n  {}", scalar.text.trim_end().replace('\n', "\n  ")),
             Style::Plain => plain(scalar),
         },
         other => match other.to_value() {

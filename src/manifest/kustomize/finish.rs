@@ -8,6 +8,7 @@ use super::file::{Kustomization, SortOptions};
 use super::keep_annotation;
 use super::order;
 use super::origin::transformations_yaml;
+use super::read;
 use super::resource::Resource;
 use super::transform::{set_entries, set_metadata};
 
@@ -16,6 +17,12 @@ const VALIDATED_BY: &str = "validated-by";
 
 /// Drops local configuration, sorts, and leaves the annotations the root asks for.
 pub(crate) fn finish(resources: &mut Vec<Resource>, root: &Kustomization, legacy_order: bool) -> Result<(), Problem> {
+    for resource in &*resources {
+        read::complete(&resource.root).map_err(|problem| Problem::Incomplete {
+            id: resource.id().to_string(),
+            problem,
+        })?;
+    }
     resources.retain(|r| {
         r.meta_text("annotations", LOCAL_CONFIG)
             .is_none_or(|value| value == "false")

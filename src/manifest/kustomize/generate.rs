@@ -52,30 +52,13 @@ pub(crate) fn generate(kind: Kind, args: &Generator, read: ReadFile<'_>) -> Resu
     if args.name.is_empty() {
         return Err(bad("name is missing".to_owned()));
     }
-    let mut metadata = Map::new();
-    metadata.set("name", Node::string(args.name.as_str()));
-    if !args.namespace.is_empty() {
-        metadata.set("namespace", Node::string(args.namespace.as_str()));
-    }
-    for (name, entries) in [
-        ("labels", &args.options.labels),
-        ("annotations", &args.options.annotations),
-    ] {
-        if !entries.is_empty() {
-            let entries = entries
-                .iter()
-                .map(|(k, v)| (Key::from(k.as_str()), Node::string(v.as_str())))
-                .collect();
-            metadata.set(name, Node::Map(Map::from_entries(entries)));
-        }
-    }
     let mut root = Map::new();
     root.set("apiVersion", Node::string("v1"));
     root.set(
         "kind",
         Node::string(if kind == Kind::Secret { "Secret" } else { "ConfigMap" }),
     );
-    root.set("metadata", Node::Map(metadata));
+    root.set("metadata", Node::Map(metadata(args)));
     let pairs = pairs(args, field, read, &bad)?;
     match kind {
         Kind::ConfigMap => config_map_data(&mut root, pairs),
@@ -108,6 +91,27 @@ pub(crate) fn generate(kind: Kind, args: &Generator, read: ReadFile<'_>) -> Resu
         _ => Behavior::Create,
     };
     Ok(resource)
+}
+
+fn metadata(args: &Generator) -> Map {
+    let mut metadata = Map::new();
+    metadata.set("name", Node::string(args.name.as_str()));
+    if !args.namespace.is_empty() {
+        metadata.set("namespace", Node::string(args.namespace.as_str()));
+    }
+    for (name, entries) in [
+        ("labels", &args.options.labels),
+        ("annotations", &args.options.annotations),
+    ] {
+        if !entries.is_empty() {
+            let entries = entries
+                .iter()
+                .map(|(k, v)| (Key::from(k.as_str()), Node::string(v.as_str())))
+                .collect();
+            metadata.set(name, Node::Map(Map::from_entries(entries)));
+        }
+    }
+    metadata
 }
 
 fn text(text: impl Into<Box<str>>) -> Node {

@@ -1,6 +1,6 @@
 //! Merging lists whose elements are known by keys, and lists of primitives.
 
-use super::merge::{Merge, MergeError, Patch};
+use super::merge::{Loss, Merge, MergeError, Patch};
 use super::schema::NodeId;
 use crate::manifest::node::{Map, Node, Scalar, Style, Tag};
 
@@ -33,36 +33,52 @@ pub(crate) fn merge(
             limit: LONGEST,
         });
     }
-    Lists {
+    let mut lists = Lists {
         walk,
-        target,
-        patch,
+        nodes: target,
+        target: Vec::new(),
+        patch: None,
         element,
         keys,
         deleted: 0,
+        became: Vec::new(),
+    };
+    lists.target = (0..lists.nodes.len()).collect();
+    match patch {
+        Side::Absent => lists.patch = Some(Vec::new()),
+        Side::Same => {}
+        Side::List(patch) => {
+            lists.patch = Some((lists.nodes.len()..lists.nodes.len() + patch.len()).collect());
+            lists.nodes.extend(patch);
+        }
     }
-    .merge()
+    lists.merge()
 }
 
+/// The reference has one element in several lists at a time, and what changes it shows in all of them. So the lists
+/// hold numbers of nodes.
 struct Lists<'w, 's> {
     walk: &'w mut Merge<'s>,
-    target: Vec<Node>,
-    patch: Side,
+    nodes: Vec<Node>,
+    target: Vec<usize>,
+    /// `None` when the target's list is the patch's own.
+    patch: Option<Vec<usize>>,
     element: Option<NodeId>,
     keys: &'w [Box<str>],
     /// Elements of the target the patch deletes.
     deleted: usize,
+    /// Elements of the patch that took part: what they became, `None` for a deletion.
+    became: Vec<(usize, Option<usize>)>,
 }
 
 impl Lists<'_, '_> {
     fn merge(mut self) -> Result<Vec<Node>, MergeError> {
         let mut tuples: Vec<Texts> = Vec::new();
-        if let Side::List(patch) = &self.patch {
-            self.collect(patch, &mut tuples)?;
+        for list in self.patch.iter().chain([&self.target]) {
+            self.collect(list, &mut tuples)?;
         }
-        self.collect(&self.target, &mut tuples)?;
         if tuples.is_empty() {
-            return Ok(self.target);
+            return Ok(take(self.nodes, &self.target));
         }
         if self.keys.len() > 1 {
             unite(&mut tuples);
@@ -76,23 +92,28 @@ impl Lists<'_, '_> {
             active
         };
         let keys: Texts = active.iter().map(|&k| self.keys[k].clone()).collect();
+        let deletions = self.deletions(&keys);
         let before = self.target.len();
         let mut new = Vec::with_capacity(before);
         for tuple in &tuples {
             let values: Texts = active.iter().map(|&k| tuple[k].clone()).collect();
             self.one(&keys, &values, &mut new)?;
         }
-        append(&mut new, self.target, &keys, &self.walk.here())?;
+        self.append(&mut new, &keys)?;
         if new.len() + self.deleted < before {
-            let here = self.walk.here();
-            self.walk.lost.push(here);
+            let path = self.walk.here();
+            self.walk.lost.push(Loss::Elements { path });
         }
-        Ok(new)
+        if self.ineffective(&new, &keys, &deletions) {
+            let (path, keys) = (self.walk.here(), self.keys.join(" and "));
+            self.walk.lost.push(Loss::Entry { path, keys });
+        }
+        Ok(take(self.nodes, &new))
     }
 
-    fn collect(&self, list: &[Node], tuples: &mut Vec<Texts>) -> Result<(), MergeError> {
-        for node in list {
-            let map = match node {
+    fn collect(&self, list: &[usize], tuples: &mut Vec<Texts>) -> Result<(), MergeError> {
+        for &at in list {
+            let map = match &self.nodes[at] {
                 Node::Map(map) => Some(map),
                 other if other.is_null() => None,
                 _ => return Err(MergeError::Element { path: self.walk.here() }),
@@ -110,45 +131,47 @@ impl Lists<'_, '_> {
     }
 
     /// Merges the elements of one tuple and puts the result into the new list.
-    fn one(&mut self, keys: &[Box<str>], values: &[Box<str>], new: &mut Vec<Node>) -> Result<(), MergeError> {
-        let at = pick(&self.target, keys, values);
+    fn one(&mut self, keys: &[Box<str>], values: &[Box<str>], new: &mut Vec<usize>) -> Result<(), MergeError> {
+        let target = self.pick(&self.target, keys, values);
         let patch = match &self.patch {
-            Side::Absent => Patch::Absent,
-            Side::Same => Patch::Same,
-            Side::List(list) => match pick(list, keys, values) {
-                Some(at) => Patch::Node(list[at].clone()),
-                None => Patch::Absent,
-            },
+            Some(patch) => self.pick(patch, keys, values),
+            None => target,
         };
-        let directive = match (&patch, at) {
-            (Patch::Node(Node::Map(map)), _) => map.text("$patch"),
-            (Patch::Same, Some(at)) => self.target[at].as_map().and_then(|map| map.text("$patch")),
-            _ => None,
-        };
+        let directive = patch.and_then(|at| self.nodes[at].as_map()?.text("$patch"));
         if directive == Some("delete") {
             // A deletion that finds nothing by all its keys leaves the element, without the directive.
-            if let (Patch::Same, Some(Node::Map(map))) = (&patch, at.map(|at| &mut self.target[at])) {
+            if let Some(Node::Map(map)) = patch.map(|at| &mut self.nodes[at]) {
                 map.remove("$patch");
             }
-            self.deleted += usize::from(at.is_some());
-            put(&mut self.target, keys, values, None);
+            self.deleted += usize::from(target.is_some());
+            if let (Some(patch), true) = (patch, target.is_some()) {
+                self.became.push((patch, None));
+            }
+            put(&mut self.target, &self.nodes, keys, values, None);
             return Ok(());
         }
-        // The reference changes the target's element in place, except where a directive swaps it for the patch's.
-        let swapped = directive == Some("replace") && matches!(patch, Patch::Node(_));
-        let old = match at {
-            Some(at) if swapped => Some(self.target[at].clone()),
-            Some(at) => Some(std::mem::replace(&mut self.target[at], Node::null())),
-            None => None,
+        let (replaces, directed) = (directive == Some("replace"), directive.is_some());
+        let (at, old, side) = match (target, patch) {
+            (None, None) => {
+                put(&mut self.target, &self.nodes, keys, values, None);
+                return Ok(());
+            }
+            (Some(at), None) => (at, Some(self.out(at)), Patch::Absent),
+            (Some(at), Some(same)) if at == same => (at, Some(self.out(at)), Patch::Same),
+            // The patch's element takes the place, in the new list alone.
+            (Some(target), Some(at)) if replaces => (at, Some(self.nodes[target].clone()), Patch::Node(self.out(at))),
+            (None, Some(at)) => (at, None, Patch::Node(self.out(at))),
+            (Some(at), Some(patch)) => {
+                let side = self.nodes[patch].clone();
+                if let (true, Node::Map(map)) = (directed, &mut self.nodes[patch]) {
+                    map.remove("$patch");
+                }
+                (at, Some(self.out(at)), Patch::Node(side))
+            }
         };
-        let patch = if at.is_none() && matches!(patch, Patch::Same) {
-            Patch::Absent
-        } else {
-            patch
-        };
-        let merged = self.walk.walk(old, patch, self.element)?;
+        let merged = self.walk.walk(old, side, self.element)?;
         let Some(mut merged) = merged.filter(|node| !node.is_null() && !is_empty_map(node)) else {
-            put(&mut self.target, keys, values, None);
+            put(&mut self.target, &self.nodes, keys, values, None);
             return Ok(());
         };
         if let Node::Map(map) = &mut merged {
@@ -158,84 +181,145 @@ impl Lists<'_, '_> {
                 }
             }
         }
-        match at {
-            Some(at) if !swapped => {
-                let stand_in = stand_in(&merged, keys).unwrap_or_else(|| merged.clone());
-                self.target[at] = merged;
-                put(new, keys, values, Some(stand_in));
+        self.nodes[at] = merged;
+        if let Some(patch) = patch {
+            self.became.push((patch, Some(at)));
+        }
+        put(new, &self.nodes, keys, values, Some(at));
+        Ok(())
+    }
+
+    /// Takes a node to change it.
+    fn out(&mut self, at: usize) -> Node {
+        std::mem::replace(&mut self.nodes[at], Node::null())
+    }
+
+    /// Elements of the patch that ask for a deletion, and what keys they give.
+    fn deletions(&self, keys: &[Box<str>]) -> Vec<(usize, Texts)> {
+        let patch = self.patch.iter().flatten().copied();
+        let asking = patch.filter_map(|at| Some((at, self.nodes[at].as_map()?)));
+        asking
+            .filter(|(_, map)| map.text("$patch") == Some("delete"))
+            .map(|(at, map)| (at, keys.iter().map(|key| key_text(map, key).into()).collect()))
+            .collect()
+    }
+
+    /// True when some element of the patch does not show in the result.
+    fn ineffective(&self, new: &[usize], keys: &[Box<str>], deletions: &[(usize, Texts)]) -> bool {
+        self.patch.iter().flatten().any(|at| {
+            if self.nodes[*at].as_map().is_none_or(Map::is_empty) {
+                return false;
             }
-            _ => put(new, keys, values, Some(merged)),
+            match self.became.iter().find(|(patch, _)| patch == at) {
+                Some((_, Some(element))) => !new.contains(element),
+                Some((_, None)) => false,
+                None => deletions
+                    .iter()
+                    .find(|(patch, _)| patch == at)
+                    .is_none_or(|(_, values)| {
+                        values.iter().any(|v| !v.is_empty()) && self.pick(&self.target, keys, values).is_some()
+                    }),
+            }
+        })
+    }
+
+    /// The first element whose fields equal the values that are not empty, or all where all are empty.
+    fn pick(&self, list: &[usize], keys: &[Box<str>], values: &[Box<str>]) -> Option<usize> {
+        let all = values.iter().all(|value| value.is_empty());
+        list.iter().copied().find(|&at| {
+            self.nodes[at].as_map().is_some_and(|map| {
+                keys.iter().zip(values).all(|(key, value)| {
+                    (value.is_empty() && !all)
+                        || match map.get(key) {
+                            Some(Node::Scalar(scalar)) => scalar.text == *value,
+                            Some(_) => value.is_empty(),
+                            None => false,
+                        }
+                })
+            })
+        })
+    }
+
+    /// Puts the target's elements behind what is in the new list, replacing those of the same keys.
+    fn append(&self, new: &mut Vec<usize>, keys: &[Box<str>]) -> Result<(), MergeError> {
+        for &at in &self.target {
+            let mut values: Texts = Vec::with_capacity(keys.len());
+            for key in keys {
+                let field = match &self.nodes[at] {
+                    Node::Map(map) => map.get(key),
+                    other if other.is_null() => None,
+                    _ => return Err(MergeError::Element { path: self.walk.here() }),
+                };
+                match field {
+                    Some(Node::Scalar(scalar)) => values.push(scalar.text.clone()),
+                    Some(_) => values.push("".into()),
+                    None => new.push(at),
+                }
+            }
+            if keys.len() > 1 {
+                put(new, &self.nodes, keys, &values, None);
+            }
+            put(new, &self.nodes, keys, &values, Some(at));
         }
         Ok(())
     }
 }
 
-/// The keys of an element, enough to hold its place until the element itself is put there; `None` when it lacks
-/// one, so that it might not find its place again.
-fn stand_in(element: &Node, keys: &[Box<str>]) -> Option<Node> {
-    let map = element.as_map()?;
-    let entries: Option<Vec<_>> = keys
-        .iter()
-        .map(|key| match map.get(key) {
-            Some(Node::Scalar(scalar)) if !scalar.text.is_empty() => {
-                Some((key.as_ref().into(), Node::Scalar(scalar.clone())))
+/// The nodes a list names; one that it names twice is copied.
+fn take(nodes: Vec<Node>, list: &[usize]) -> Vec<Node> {
+    let mut uses = vec![0_usize; nodes.len()];
+    list.iter().for_each(|&at| uses[at] += 1);
+    let mut nodes: Vec<Option<Node>> = nodes.into_iter().map(Some).collect();
+    list.iter()
+        .filter_map(|&at| {
+            uses[at] -= 1;
+            if uses[at] == 0 {
+                nodes[at].take()
+            } else {
+                nodes[at].clone()
             }
-            _ => None,
         })
-        .collect();
-    entries.map(|entries| Node::Map(Map::from_entries(entries)))
-}
-
-/// Puts the target's elements behind what is in the new list, replacing those of the same keys.
-fn append(new: &mut Vec<Node>, target: Vec<Node>, keys: &[Box<str>], path: &str) -> Result<(), MergeError> {
-    for node in target {
-        let mut values: Texts = Vec::with_capacity(keys.len());
-        for key in keys {
-            let field = match &node {
-                Node::Map(map) => map.get(key),
-                other if other.is_null() => None,
-                _ => return Err(MergeError::Element { path: path.to_owned() }),
-            };
-            match field {
-                Some(Node::Scalar(scalar)) => values.push(scalar.text.clone()),
-                Some(_) => values.push("".into()),
-                None => new.push(node.clone()),
-            }
-        }
-        if keys.len() > 1 {
-            put(new, keys, &values, None);
-        }
-        put(new, keys, &values, Some(node));
-    }
-    Ok(())
+        .collect()
 }
 
 /// Replaces the elements that match by `element`, or removes them; appends it when nothing matched.
-pub(crate) fn put(list: &mut Vec<Node>, keys: &[Box<str>], values: &[Box<str>], element: Option<Node>) {
-    let by_mapping = values.first().is_some_and(|v| !v.is_empty());
+fn put(list: &mut Vec<usize>, nodes: &[Node], keys: &[Box<str>], values: &[Box<str>], element: Option<usize>) {
     let mut matched = false;
-    list.retain_mut(|node| {
-        if node.is_null() || is_empty_map(node) {
-            return false;
-        }
-        let Node::Map(map) = &*node else {
-            return by_mapping || !values.is_empty();
-        };
-        if !matches(map, keys, values) {
-            return !values.is_empty();
-        }
-        matched = true;
-        match &element {
-            Some(element) => {
-                *node = element.clone();
-                true
+    list.retain_mut(|at| match fate(&nodes[*at], keys, values) {
+        Fate::Stays => true,
+        Fate::Goes => false,
+        Fate::Matches => {
+            matched = true;
+            if let Some(element) = element {
+                *at = element;
             }
-            None => false,
+            element.is_some()
         }
     });
     if !matched && let Some(element) = element {
         list.push(element);
     }
+}
+
+/// Removes the elements that match.
+pub(crate) fn remove(list: &mut Vec<Node>, key: &str, value: &str) {
+    let (keys, values) = ([key.into()], [value.into()]);
+    list.retain(|node| matches!(fate(node, &keys, &values), Fate::Stays));
+}
+
+enum Fate {
+    Stays,
+    Goes,
+    Matches,
+}
+
+fn fate(node: &Node, keys: &[Box<str>], values: &[Box<str>]) -> Fate {
+    let stays = match node {
+        node if node.is_null() || is_empty_map(node) => false,
+        Node::Map(map) if matches(map, keys, values) => return Fate::Matches,
+        _ => !values.is_empty(),
+    };
+    if stays { Fate::Stays } else { Fate::Goes }
 }
 
 /// True when every key is there and has the text wanted, an empty one asking only for presence.
@@ -255,25 +339,6 @@ fn matches(map: &Map, keys: &[Box<str>], values: &[Box<str>]) -> bool {
         }
     }
     true
-}
-
-/// Index of the first element whose fields equal the values that are not empty, or all where all are empty.
-fn pick(list: &[Node], keys: &[Box<str>], values: &[Box<str>]) -> Option<usize> {
-    let filled: Vec<(&Box<str>, &Box<str>)> = keys.iter().zip(values).filter(|(_, v)| !v.is_empty()).collect();
-    let wanted = if filled.is_empty() {
-        keys.iter().zip(values).collect()
-    } else {
-        filled
-    };
-    list.iter().position(|node| {
-        node.as_map().is_some_and(|map| {
-            wanted.iter().all(|(key, value)| match map.get(key) {
-                Some(Node::Scalar(scalar)) => scalar.text == **value,
-                Some(_) => value.is_empty(),
-                None => false,
-            })
-        })
-    })
 }
 
 /// Elements that agree in some key and differ in none become the same tuple.

@@ -5,7 +5,7 @@
 
 use super::keyed;
 use super::schema::{NodeId, Schema};
-use crate::manifest::node::{Key, Map, Node, Tag};
+use crate::manifest::node::{Key, Map, Node, Style, Tag};
 
 /// Why a patch does not fit its target.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
@@ -62,12 +62,39 @@ pub(crate) enum Directive {
     Delete,
 }
 
+/// Data the reference loses without a word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// Elements of a list of the resource.
+    Elements { path: String },
+    /// What the patch says about one element of a list.
+    Entry { path: String, keys: String },
+}
+
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Elements { path } => {
+                write!(
+                    f,
+                    "merging the list {path} drops elements (the same key twice, or none at all)"
+                )
+            }
+            Self::Entry { path, keys } => write!(
+                f,
+                "an entry of the patch for the list {path} has no effect: it must give {keys} just as the resource does, and \
+                 each only once"
+            ),
+        }
+    }
+}
+
 /// One merge.
 pub(crate) struct Merge<'s> {
     schema: &'s Schema,
     path: Vec<Key>,
     /// Places at which the reference loses data, for warnings.
-    pub lost: Vec<String>,
+    pub lost: Vec<Loss>,
 }
 
 impl<'s> Merge<'s> {
@@ -202,12 +229,8 @@ impl<'s> Merge<'s> {
         same: bool,
         schema: Option<NodeId>,
     ) -> Result<Node, MergeError> {
-        let mut patch: Vec<(Key, Option<Node>)> = patch
-            .map(Map::into_entries)
-            .unwrap_or_default()
-            .into_iter()
-            .map(|(k, v)| (k, Some(v)))
-            .collect();
+        let patch = patch.map(Map::into_entries).unwrap_or_default();
+        let mut patch: Vec<(Key, Option<Node>)> = patch.into_iter().map(|(k, v)| (k, Some(v))).collect();
         patch.sort_by(|a, b| a.0.cmp(&b.0));
         let mut emptied = false;
         for index in 0..target.len() {
@@ -221,7 +244,12 @@ impl<'s> Merge<'s> {
                     .and_then(|at| patch[at].1.take())
                     .map_or(Patch::Absent, Patch::Node)
             };
-            if matches!((&side, &*slot), (Patch::Absent | Patch::Same, Node::Scalar(s)) if s.tag == Tag::Str) {
+            let unchanged = !matches!(side, Patch::Node(_));
+            if unchanged
+                && let Node::Scalar(scalar) = slot
+                && scalar.tag == Tag::Str
+            {
+                scalar.quote_ambiguous();
                 continue;
             }
             let field = schema.and_then(|s| self.schema.field(s, &key));
@@ -240,17 +268,31 @@ impl<'s> Merge<'s> {
         if emptied {
             target.retain(|_, node| !node.is_removed());
         }
+        self.new_fields(&mut target, patch, schema)?;
+        Ok(Node::Map(target))
+    }
+
+    /// Adds the keys only the patch has.
+    fn new_fields(
+        &mut self,
+        target: &mut Map,
+        patch: Vec<(Key, Option<Node>)>,
+        schema: Option<NodeId>,
+    ) -> Result<(), MergeError> {
         for (key, node) in patch {
             let Some(node) = node else { continue };
             let field = schema.and_then(|s| self.schema.field(s, &key));
             self.path.push(key.clone());
             let added = self.walk(None, Patch::Node(node), field)?;
             self.path.pop();
-            if let Some(node) = added {
+            if let Some(mut node) = added {
+                if let Node::Scalar(scalar) = &mut node {
+                    scalar.quote_ambiguous();
+                }
                 target.push(key, node);
             }
         }
-        Ok(Node::Map(target))
+        Ok(())
     }
 
     fn merged_list(
@@ -309,7 +351,7 @@ impl<'s> Merge<'s> {
         };
         let text = text.to_owned();
         let directive = self.directive(&text)?;
-        keyed::put(list, &["$patch".into()], &[text.into()], None);
+        keyed::remove(list, "$patch", &text);
         Ok(directive)
     }
 }
@@ -326,9 +368,7 @@ fn replaced(target: Option<Node>, patch: Patch) -> Option<Node> {
     match (target, patch) {
         (_, Patch::Node(node)) if node.is_null() => None,
         (Some(Node::Scalar(old)), Patch::Node(Node::Scalar(mut new))) => {
-            if !old.is_null() {
-                new.style = old.style;
-            }
+            new.style = if old.is_null() { Style::Plain } else { old.style };
             Some(Node::Scalar(new))
         }
         (_, Patch::Node(node)) => Some(node),

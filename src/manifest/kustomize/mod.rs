@@ -36,13 +36,12 @@ mod value_add;
 mod vars;
 
 use config::{Spec, SpecConflict, TransformerConfig, merge_specs};
-pub(crate) use engine::Engine;
-pub(crate) use engine::{Layer, decode, find_file};
+pub(crate) use engine::{Engine, Layer, Outcome, decode, find_file};
 pub use error::{Error, Problem};
 pub use file::{FILE_NAMES, FileError};
 pub(crate) use file::{Kustomization, Label};
 pub use order::legacy_key;
-pub(crate) use resource::{Resource, value};
+pub(crate) use resource::value;
 pub(crate) use shape::Strictness;
 
 /// The field specs one entry of `labels` writes.

@@ -19,7 +19,7 @@ pub(crate) fn repair(resources: &mut [Resource], config: &TransformerConfig) -> 
     };
     for resource in resources {
         // Without any renamed resource only the namespaces of role bindings are left to be looked at.
-        if index.by_name.is_empty() && resource.kind() != "RoleBinding" {
+        if index.names.is_empty() && resource.kind() != "RoleBinding" {
             continue;
         }
         let referrer = Referrer::new(resource)?;
@@ -76,73 +76,126 @@ impl<'c> Rows<'c> {
 /// A resource that had another id once, so that others may refer to it by that.
 struct Candidate {
     name: Box<str>,
-    namespace: Box<str>,
-    effective: Box<str>,
-    original: Box<str>,
-    kind: Box<str>,
-    group: Box<str>,
-    version: Box<str>,
-    previous: Vec<(Arc<str>, Arc<str>)>,
-    prefixes: Vec<Arc<str>>,
-    suffixes: Vec<Arc<str>>,
+    namespace: Arc<str>,
+    effective: Arc<str>,
+    original: Arc<str>,
+    kind: Arc<str>,
+    group: Arc<str>,
+    version: Arc<str>,
+    /// Its earlier kinds, each once.
+    kinds: Box<[Arc<str>]>,
+    prefixes: Affixes,
+    suffixes: Affixes,
 }
 
+type Affixes = Arc<[Arc<str>]>;
+
 /// An effective namespace and the stored one.
-type Namespaces = (Box<str>, Box<str>);
+type Namespaces = (Arc<str>, Arc<str>);
 
 struct Index {
     candidates: Vec<Candidate>,
-    by_name: HashMap<Arc<str>, Vec<usize>>,
+    /// Earlier names and whose they were, sorted. There may be as many as resources, so this is kept compact.
+    names: Vec<(Arc<str>, usize)>,
     /// Original namespaces, with the current (effective, stored) ones of the resources that had them.
-    originals: HashMap<Box<str>, HashSet<Namespaces>>,
+    originals: HashMap<Arc<str>, HashSet<Namespaces>>,
 }
 
 impl Index {
     fn new(resources: &[Resource]) -> Self {
         let mut index = Self {
-            candidates: Vec::new(),
-            by_name: HashMap::new(),
+            candidates: Vec::with_capacity(resources.iter().filter(|r| !r.previous.is_empty()).count()),
+            names: Vec::with_capacity(resources.iter().map(|r| r.previous.len()).sum()),
             originals: HashMap::new(),
         };
+        let mut texts = Texts::default();
         for resource in resources {
             let id = resource.id();
-            let original: Box<str> = resource.original_id().effective_namespace().into();
-            let current = (id.effective_namespace().into(), id.namespace.into());
-            index.originals.entry(original.clone()).or_default().insert(current);
+            let original = texts.shared(resource.original_id().effective_namespace());
+            let (effective, namespace) = (texts.shared(id.effective_namespace()), texts.shared(id.namespace));
+            let current = (Arc::clone(&effective), Arc::clone(&namespace));
+            index
+                .originals
+                .entry(Arc::clone(&original))
+                .or_default()
+                .insert(current);
             if resource.previous.is_empty() {
                 continue;
             }
             let at = index.candidates.len();
-            for previous in &resource.previous {
-                let same = index.by_name.entry(Arc::clone(&previous.name)).or_default();
-                if same.last() != Some(&at) {
-                    same.push(at);
-                }
-            }
+            let names = resource
+                .previous
+                .iter()
+                .map(|previous| (Arc::clone(&previous.name), at));
+            index.names.extend(names);
             index.candidates.push(Candidate {
                 name: id.name.into(),
-                namespace: id.namespace.into(),
-                effective: id.effective_namespace().into(),
+                namespace,
+                effective,
                 original,
-                kind: id.gvk.kind.into(),
-                group: id.gvk.group.into(),
-                version: id.gvk.version.into(),
-                previous: resource
-                    .previous
-                    .iter()
-                    .map(|p| (Arc::clone(&p.kind), Arc::clone(&p.name)))
-                    .collect(),
-                prefixes: resource.prefixes.clone(),
-                suffixes: resource.suffixes.clone(),
+                kind: texts.shared(id.gvk.kind),
+                group: texts.shared(id.gvk.group),
+                version: texts.shared(id.gvk.version),
+                kinds: texts.kinds(resource),
+                prefixes: texts.affixes(&resource.prefixes),
+                suffixes: texts.affixes(&resource.suffixes),
             });
         }
+        index.names.sort_unstable();
+        index.names.dedup();
         index
+    }
+
+    /// Those that once had a name, in order.
+    fn named(&self, name: &str) -> impl Iterator<Item = &Candidate> {
+        let first = self.names.partition_point(|(known, _)| **known < *name);
+        let same = self.names[first..]
+            .iter()
+            .take_while(move |(known, _)| **known == *name);
+        same.map(|(_, at)| &self.candidates[*at])
+    }
+}
+
+/// Texts that many resources have in common.
+#[derive(Default)]
+struct Texts {
+    known: HashSet<Arc<str>>,
+    affixes: HashSet<Affixes>,
+}
+
+impl Texts {
+    fn shared(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.known.get(text) {
+            return Arc::clone(known);
+        }
+        let text: Arc<str> = text.into();
+        self.known.insert(Arc::clone(&text));
+        text
+    }
+
+    fn affixes(&mut self, affixes: &[Arc<str>]) -> Affixes {
+        if let Some(known) = self.affixes.get(affixes) {
+            return Arc::clone(known);
+        }
+        let affixes: Affixes = affixes.into();
+        self.affixes.insert(Arc::clone(&affixes));
+        affixes
+    }
+
+    fn kinds(&mut self, resource: &Resource) -> Box<[Arc<str>]> {
+        let mut kinds: Vec<Arc<str>> = Vec::with_capacity(1);
+        for previous in &resource.previous {
+            if !kinds.contains(&previous.kind) {
+                kinds.push(self.shared(&previous.kind));
+            }
+        }
+        kinds.into_boxed_slice()
     }
 }
 
 impl Candidate {
     fn was(&self, group: &str, version: &str, kind: &str) -> bool {
-        self.previous.iter().any(|(previous, _)| {
+        self.kinds.iter().any(|previous| {
             Gvk {
                 group: &self.group,
                 version: &self.version,
@@ -288,9 +341,6 @@ impl Repair<'_> {
         namespace: Option<&str>,
         same: impl Fn(&Candidate, &Candidate) -> bool,
     ) -> Result<Option<&Candidate>, FieldError> {
-        let Some(named) = self.index.by_name.get(name) else {
-            return Ok(None);
-        };
         let by_original = namespace.map(|namespace| {
             let current = self.index.originals.get(namespace);
             current.is_some_and(|all| all.iter().any(|(e, s)| self.referrer.reaches(e, s)))
@@ -301,9 +351,9 @@ impl Repair<'_> {
             (Some(namespace), _) => *candidate.effective == *namespace,
             (None, _) => true,
         };
-        let mut found: Vec<&Candidate> = named
-            .iter()
-            .map(|&at| &self.index.candidates[at])
+        let mut found: Vec<&Candidate> = self
+            .index
+            .named(name)
             .filter(|c| self.referrer.reaches(&c.effective, &c.namespace))
             .filter(|c| within(c))
             .filter(|c| c.was(&self.row.group, &self.row.version, &self.row.kind))

@@ -164,17 +164,15 @@ impl Patcher<'_> {
         let merged = merge
             .object(target, patch)
             .map_err(|source| Problem::Merge { id: id.clone(), source })?;
-        for path in merge.lost {
-            self.warnings.push(format!(
-                "{id}: merging the list {path} drops elements (the same key twice, or none at all), as kustomize does"
-            ));
+        for loss in merge.lost {
+            self.warnings.push(format!("{id}: {loss}, as in kustomize"));
         }
         let Some(map) = merged.filter(|map| !map.is_empty()) else {
             return Ok(());
         };
         resource.root = map;
         if !options.allow_kind_change {
-            resource.root.set("kind", Node::string(kind));
+            resource.root.entry_or_insert("kind", Node::null).set_untyped(&kind);
         }
         if !options.allow_name_change {
             resource.set_name(&name);

@@ -117,6 +117,12 @@ fn checked(node: Node) -> Result<Option<Map>, ObjectProblem> {
         Node::Map(map) => map,
         other => return Err(ObjectProblem::NotAMapping(other.kind_name())),
     };
+    complete(&map)?;
+    Ok(Some(map))
+}
+
+/// Checks that an object has what every object needs.
+pub(crate) fn complete(map: &Map) -> Result<(), ObjectProblem> {
     let filled = |key: &str| map.get(key).is_some_and(|n| !n.is_null_or_empty());
     if !filled("apiVersion") && !filled("kind") && !filled("metadata") {
         return Err(ObjectProblem::NoMetadata);
@@ -133,7 +139,7 @@ fn checked(node: Node) -> Result<Option<Map>, ObjectProblem> {
     if name.is_empty() && !kind.ends_with("List") {
         return Err(ObjectProblem::NoName { kind: kind.to_owned() });
     }
-    Ok(Some(map))
+    Ok(())
 }
 
 /// Replaces lists by their items; the items of a list go behind what is left of the file.
@@ -157,8 +163,9 @@ fn inline_lists(objects: Vec<Map>, file: &str) -> Result<Vec<Map>, Problem> {
             document,
             problem,
         };
-        for item in unwrap_items(map).map_err(bad)? {
+        for mut item in unwrap_items(map).map_err(bad)? {
             // The reference carries items over as JSON, which decides the text of numbers.
+            item.settle();
             let value = yaml::to_value(item, file)?;
             match Node::from_value(&value) {
                 Node::Map(map) if is_wrapper(&map) => {

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::id::{Gvk, Id};
-use crate::manifest::node::{Map, Node, Scalar};
+use crate::manifest::node::{Map, Node, Scalar, Style, Tag};
 
 /// What a generated resource does to an existing one of the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -119,7 +119,9 @@ impl Resource {
 
     /// Sets `metadata.name`.
     pub fn set_name(&mut self, name: &str) {
-        self.metadata_mut().set("name", Node::string(name));
+        self.metadata_mut()
+            .entry_or_insert("name", Node::null)
+            .set_untyped(name);
     }
 
     /// Sets `metadata.namespace`, or removes it when empty.
@@ -128,7 +130,7 @@ impl Resource {
         if namespace.is_empty() {
             metadata.remove("namespace");
         } else {
-            metadata.set("namespace", Node::string(namespace));
+            metadata.entry_or_insert("namespace", Node::null).set_untyped(namespace);
         }
     }
 
@@ -237,7 +239,11 @@ impl Resource {
         };
         annotations.retain(|key, value| {
             match value {
-                Node::Scalar(s) => s.tag = crate::manifest::node::Tag::Str,
+                Node::Scalar(s) => {
+                    s.tag = Tag::Str;
+                    s.style = Style::Plain;
+                    s.quote_ambiguous();
+                }
                 other => *other = Node::Scalar(Scalar::string("")),
             }
             keep(key)

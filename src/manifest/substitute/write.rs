@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::evaluate::{Problem, Scope};
 use super::path::Path;
-use crate::manifest::yaml::scalar::{self, Dialect, Resolved};
+use crate::manifest::yaml::plain::{Shape, is_break, is_printable, is_text_when_plain};
 
 /// Columns after which the reference folds a line at a space.
 const WIDTH: usize = 80;
@@ -270,89 +270,6 @@ fn is_dropped(text: &str) -> bool {
     let text = text.trim_start_matches([' ', '\t']);
     // No line follows that a block indicator could begin. A tag with two exclamation marks chooses a type.
     text.starts_with(['#', '&', '|', '>']) || (text.starts_with('!') && !text.starts_with("!!"))
-}
-
-/// False for text that readers of YAML 1.1 take for something else when it has no quotes.
-fn is_text_when_plain(text: &str) -> bool {
-    text != "<<"
-        && scalar::resolve(text, Dialect::Yaml11) == Resolved::Str
-        && scalar::rfc3339(text).is_none()
-        && !is_sexagesimal(text)
-}
-
-/// `^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$`
-fn is_sexagesimal(text: &str) -> bool {
-    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let (whole, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
-    let mut parts = whole.split(':');
-    let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit() || b == b'_');
-    let first = parts.next().unwrap_or_default();
-    let mut more = 0;
-    for part in parts {
-        more += 1;
-        if !matches!(part.as_bytes(), [b'0'..=b'9'] | [b'0'..=b'5', b'0'..=b'9']) {
-            return false;
-        }
-    }
-    more > 0 && first.starts_with(|c: char| c.is_ascii_digit()) && digits(first) && digits(fraction)
-}
-
-/// Which notations a text may have.
-#[derive(Debug)]
-struct Shape {
-    plain: bool,
-    single: bool,
-    block: bool,
-    breaks: bool,
-}
-
-impl Shape {
-    fn of(text: &str) -> Self {
-        let mut shape = Self {
-            plain: !text.is_empty() && !text.starts_with("---") && !text.starts_with("..."),
-            single: true,
-            block: !text.is_empty() && !text.ends_with(' '),
-            breaks: false,
-        };
-        let mut previous = '\n';
-        let mut chars = text.chars().peekable();
-        let mut first = true;
-        while let Some(c) = chars.next() {
-            let next_blank = chars.peek().is_none_or(|next| matches!(next, ' ' | '\t'));
-            let indicator = match c {
-                '#' if !first => is_blank_or_break(previous),
-                '#' | ',' | '[' | ']' | '{' | '}' | '&' | '*' | '!' | '|' | '>' | '\'' | '"' | '%' | '@' | '`' => first,
-                ':' => next_blank,
-                '?' | '-' => first && next_blank,
-                _ => false,
-            };
-            shape.plain &= !indicator;
-            if !is_printable(c) || (is_break(c) && previous == ' ') {
-                (shape.plain, shape.single, shape.block) = (false, false, false);
-            }
-            if c == ' ' && !first && is_break(previous) {
-                (shape.plain, shape.single) = (false, false);
-            }
-            shape.breaks |= is_break(c);
-            previous = c;
-            first = false;
-        }
-        let edge = |c: char| c == ' ' || is_break(c);
-        shape.plain &= !shape.breaks && !text.starts_with(edge) && !text.ends_with(edge);
-        shape
-    }
-}
-
-fn is_break(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
-}
-
-fn is_blank_or_break(c: char) -> bool {
-    is_break(c) || matches!(c, ' ' | '\t')
-}
-
-fn is_printable(c: char) -> bool {
-    matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}') && c != '\u{feff}'
 }
 
 /// Where lines are folded to.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use base64::Engine as _;
-use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag as YamlTag};
+use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput, StructureStyle, Tag as YamlTag};
 
 use super::scalar::{self, Dialect, Resolved};
 use super::{Duplicates, Error, Loader, Mode, Problem};
@@ -21,6 +21,8 @@ pub(super) struct Composer<'l, 'i> {
     first_line: usize,
     line: usize,
     nodes: usize,
+    /// Flow collections that are open.
+    flow: usize,
     anchors: HashMap<usize, Anchor>,
 }
 
@@ -53,6 +55,7 @@ impl<'l, 'i> Composer<'l, 'i> {
             first_line,
             line: first_line,
             nodes: 0,
+            flow: 0,
             anchors: HashMap::new(),
         }
     }
@@ -121,13 +124,17 @@ impl<'l, 'i> Composer<'l, 'i> {
                 let text = as_written(text, style, &span);
                 (anchor, Node::Scalar(self.scalar(text, style, tag.as_deref())?))
             }
-            Event::SequenceStart(_, anchor, _) => {
-                self.open(anchor, depth)?;
-                (anchor, Node::Seq(self.sequence(depth + 1)?))
+            Event::SequenceStart(style, anchor, _) => {
+                let flow = self.open(anchor, depth, style)?;
+                let items = self.sequence(depth + 1)?;
+                self.flow -= flow;
+                (anchor, Node::Seq(items))
             }
-            Event::MappingStart(_, anchor, _) => {
-                self.open(anchor, depth)?;
-                (anchor, Node::Map(self.mapping(depth + 1)?))
+            Event::MappingStart(style, anchor, _) => {
+                let flow = self.open(anchor, depth, style)?;
+                let map = self.mapping(depth + 1)?;
+                self.flow -= flow;
+                (anchor, Node::Map(map))
             }
             _ => return Err(self.error(Problem::Syntax(format!("unexpected {:?}", span.start)))),
         };
@@ -142,7 +149,8 @@ impl<'l, 'i> Composer<'l, 'i> {
         Ok(node)
     }
 
-    fn open(&mut self, anchor: usize, depth: usize) -> Result<(), Error> {
+    /// Enters a collection; what it adds to the count of flow collections.
+    fn open(&mut self, anchor: usize, depth: usize, style: StructureStyle) -> Result<usize, Error> {
         let limit = self.loader.limits.depth;
         if depth >= limit {
             return Err(self.error(Problem::TooDeep(limit)));
@@ -157,7 +165,9 @@ impl<'l, 'i> Composer<'l, 'i> {
                 },
             );
         }
-        Ok(())
+        let flow = usize::from(matches!(style, StructureStyle::Flow));
+        self.flow += flow;
+        Ok(flow)
     }
 
     fn alias(&mut self, id: usize) -> Result<Node, Error> {
@@ -197,6 +207,7 @@ impl<'l, 'i> Composer<'l, 'i> {
         let mut entries: Vec<(Key, Node)> = Vec::new();
         let mut seen: Option<HashSet<Key>> = None;
         let mut merged: Vec<Map> = Vec::new();
+        let mut merges = 0;
         loop {
             let (event, _) = self.must()?;
             if matches!(event, Event::MappingEnd) {
@@ -206,7 +217,13 @@ impl<'l, 'i> Composer<'l, 'i> {
             let (event, span) = self.must()?;
             let value = self.node(event, span, depth)?;
             match key {
-                KeyText::Merge => merged.extend(self.merge_sources(value)?),
+                KeyText::Merge => {
+                    merges += 1;
+                    if merges > 1 && self.loader.mode == Mode::Kustomize {
+                        return Err(self.error(Problem::DuplicateKey("<<".to_owned())));
+                    }
+                    merged.extend(self.merge_sources(value)?);
+                }
                 KeyText::Plain(key) => self.insert(&mut entries, &mut seen, key, value)?,
             }
         }
@@ -290,10 +307,11 @@ impl<'l, 'i> Composer<'l, 'i> {
             },
             _ => return Err(self.error(Problem::ComplexKey)),
         };
-        if matches!(scalar.tag, Tag::Str | Tag::Timestamp) {
+        let strict = self.loader.mode == Mode::Kustomize && self.loader.duplicates == Duplicates::Reject;
+        if scalar.tag == Tag::Str || (scalar.tag == Tag::Timestamp && !strict) {
             return Ok(KeyText::Plain(self.loader.key(&scalar.text)));
         }
-        if self.loader.mode == Mode::Kustomize && self.loader.duplicates == Duplicates::Reject {
+        if strict {
             return Err(self.error(Problem::KeyNotText(scalar.text.to_string())));
         }
         match scalar.value() {
@@ -307,8 +325,14 @@ impl<'l, 'i> Composer<'l, 'i> {
             ScalarStyle::Plain => Style::Plain,
             ScalarStyle::SingleQuoted => Style::Single,
             ScalarStyle::DoubleQuoted => Style::Double,
-            ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
+            ScalarStyle::Literal => Style::Block,
+            // Only kustomize writes a block again and reads that.
+            ScalarStyle::Folded if self.loader.mode == Mode::Kubectl => Style::Block,
+            ScalarStyle::Folded => Style::Folded,
         };
+        // go-yaml v3 takes a lone exclamation mark for no tag.
+        let tag =
+            tag.filter(|tag| self.loader.mode == Mode::Kubectl || !(tag.handle().is_empty() && tag.suffix() == "!"));
         let Some(tag) = tag else {
             if style != Style::Plain {
                 return Ok(Scalar {
@@ -329,6 +353,14 @@ impl<'l, 'i> Composer<'l, 'i> {
         };
         let style = Style::Plain;
         let tag = match scalar::resolve(&text, dialect) {
+            Resolved::Null if text.is_empty() && self.flow > 0 && self.loader.mode == Mode::Kustomize => {
+                // The reference cannot write nothing between braces and writes quotes, a text to the next reader.
+                return Ok(Scalar {
+                    text: "".into(),
+                    tag: Tag::Null,
+                    style: Style::Single,
+                });
+            }
             Resolved::Null => Tag::Null,
             Resolved::Bool(value) => {
                 // The words of YAML 1.1 are written out, so that later readers need no dialect.
@@ -381,6 +413,7 @@ impl<'l, 'i> Composer<'l, 'i> {
             Some("float") => Tag::Float,
             Some("bool") => Tag::Bool,
             Some("null") => Tag::Null,
+            _ if is_core(tag, "timestamp") && self.loader.mode == Mode::Kustomize => Tag::Timestamp,
             _ => {
                 return Ok(Scalar {
                     text: text.into(),
@@ -389,10 +422,19 @@ impl<'l, 'i> Composer<'l, 'i> {
                 });
             }
         };
+        let text = match (kind, self.loader.mode) {
+            (Tag::Bool, Mode::Kubectl) => match scalar::resolve(&text, Dialect::Yaml11) {
+                Resolved::Bool(true) => "true".into(),
+                Resolved::Bool(false) => "false".into(),
+                _ => text,
+            },
+            _ => text,
+        };
+        // Quotes would make a text of it again, had it no type of its own.
         let scalar = Scalar {
             text: text.into(),
             tag: kind,
-            style,
+            style: Style::Plain,
         };
         match scalar.value() {
             Ok(_) => Ok(scalar),

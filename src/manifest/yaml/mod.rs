@@ -2,6 +2,7 @@
 
 mod compose;
 mod emit;
+pub(crate) mod plain;
 pub(crate) mod scalar;
 
 use std::collections::HashSet;

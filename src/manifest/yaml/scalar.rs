@@ -212,10 +212,6 @@ impl Cursor<'_> {
     }
 
     fn clock(&mut self) -> Option<String> {
-        // The hour is Go's "15": two digits exactly.
-        if !self.rest.bytes().take(2).all(|b| b.is_ascii_digit()) {
-            return None;
-        }
         let hour = self.number(2)?;
         self.eat(":")?;
         let minute = self.number(2)?;

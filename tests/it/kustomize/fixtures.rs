@@ -345,6 +345,158 @@ binaryData: {<<: *data, y: eA==}
 
 /// Rules: decisions 9
 #[test]
+fn quotes_stay_when_a_patch_replaces_what_is_between_them() {
+    agree(
+        "=== app/kustomization.yaml
+resources: [all.yaml]
+patches:
+- path: first.yaml
+- path: second.yaml
+- target: {kind: Widget}
+  patch: '[{\"op\": \"add\", \"path\": \"/metadata/labels\", \"value\": {\"app\": \"5\", \"tier\": \"[a]\"}}]'
+- path: third.yaml
+=== app/all.yaml
+apiVersion: example.com/v1
+kind: Widget
+metadata:
+  name: web
+  annotations: {app: \"a\"}
+spec:
+  double: \"5\"
+  single: 'x'
+  block: |
+    x
+  plain: x
+  date: \"x\"
+  tagged: !!int \"5\"
+  none: ~
+  word: yes
+=== app/first.yaml
+apiVersion: example.com/v1
+kind: Widget
+metadata:
+  name: web
+  annotations: {app: 08}
+spec: {double: 9, single: true, block: 1.5, plain: 0644, date: 2001-01-01, tagged: 7, none: 'a', new: on, listed: '[a]'}
+=== app/second.yaml
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: web}
+spec: {single: x, none: 0x1F, new: 1_000, word: 5, listed: 1e3}
+=== app/third.yaml
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: web, labels: {app: 6, tier: 7}}
+spec: {single: 2}
+",
+    );
+}
+
+#[test]
+fn the_notation_of_a_text_shows_in_what_is_built() {
+    agree(
+        "=== app/kustomization.yaml
+resources: [all.yaml]
+commonAnnotations: {a: b}
+patches:
+- target: {name: patched}
+  patch: '[{\"op\": \"add\", \"path\": \"/data/new\", \"value\": 1}]'
+- path: patch.yaml
+=== app/all.yaml
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: plain, labels: {none: , some: x}}
+data: &data
+  folded: >
+    one
+    two
+
+    three
+      deeper
+    back
+  kept: >+
+    one
+
+  blank: >2
+     one
+    two
+
+    three
+  flow: {none: , list: [a, {b: }], c}
+  list: [~, x]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: patched, annotations: {none: }}
+data:
+  folded: >
+    one
+      deeper
+
+    two
+  flow: {none: }
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: merged}
+data:
+  folded: >
+    one
+      deeper
+  flow: {none: , some: , x: y}
+---
+apiVersion: v1
+kind: ConfigMapList
+items:
+- apiVersion: v1
+  kind: ConfigMap
+  metadata: {name: item}
+  data: {none: , x: y}
+  other:
+    folded: >
+      one
+        deeper
+=== app/patch.yaml
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: merged}
+data:
+  flow: {some: 5, more: }
+  folded: \"two\\n  deeper\"
+",
+    );
+}
+
+#[test]
+fn elements_without_keys_do_not_lose_what_was_merged_before() {
+    agree(
+        "=== app/kustomization.yaml
+resources: [all.yaml]
+patches:
+- path: patch.yaml
+=== app/all.yaml
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: b
+    env: [{name: A}, {name: C, value: c}]
+    ports: [{containerPort: 80, protocol: UDP}, {containerPort: 80}]
+=== app/patch.yaml
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: b
+    env: [{name: A, value: a}, {name: A, $patch: delete}, {value: nameless}]
+    ports: [{containerPort: 80, protocol: UDP, $patch: delete}, {containerPort: 81}]
+",
+    );
+}
+
+#[test]
 fn what_the_reference_refuses_is_refused() {
     for content in [
         "resources: [missing.yaml]",
@@ -356,6 +508,8 @@ fn what_the_reference_refuses_is_refused() {
         "resources: [all.yaml]\npatches: [{patch: '[{op: remove, path: /spec}]', target: {kind: Service}}]",
         "resources: [all.yaml]\npatches: [{patch: '[{\"op\": \"remove\", \"path\": \"/nope\"}]', target: {kind: Service}}]",
         "resources: [all.yaml]\npatches: [{patch: '[{\"op\": \"remove\", \"path\": \"/spec\"}]'}]",
+        "resources: [all.yaml]\npatches: [{patch: '[{\"op\": \"remove\", \"path\": \"/metadata/name\"}]', target: {kind: Service}}]",
+        "resources: [all.yaml]\npatches: [{patch: '[{\"op\": \"remove\", \"path\": \"/kind\"}]', target: {kind: Service}}]",
         "resources: [all.yaml]\nreplicas: [{name: none, count: 1}]",
         "resources: [all.yaml]\nreplacements: [{source: {kind: Service}, targets: [{select: {kind: Service}, fieldPaths: [spec.nope]}]}]",
         "resources: [all.yaml]\nconfigMapGenerator: [{name: x, behavior: merge}]",

@@ -63,7 +63,7 @@ pub const SCALARS: [&str; 24] = [
     "${VAR}",
     "\"multi\\nline\"",
 ];
-const KINDS: [(&str, &str); 14] = [
+const KINDS: [(&str, &str); 18] = [
     ("v1", "ConfigMap"),
     ("apps/v1", "Deployment"),
     ("v1", "Service"),
@@ -78,6 +78,10 @@ const KINDS: [(&str, &str); 14] = [
     ("example.com/v1", "Widget"),
     ("autoscaling/v2", "HorizontalPodAutoscaler"),
     ("batch/v1", "Job"),
+    ("v1", "Pod"),
+    ("apps/v1", "DaemonSet"),
+    ("v1", "PersistentVolumeClaim"),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
 ];
 
 /// The files of one case; the overlay to build is in `overlay`.
@@ -175,9 +179,13 @@ fn body(c: &mut Choices<'_>, kind: &str, text: &mut String) {
             let field = if c.chance(1) { "stringData" } else { "data" };
             entries(c, "", field, text);
         }
-        "Deployment" | "StatefulSet" | "Job" => {
+        "Pod" => {
             text.push_str("spec:\n");
-            if kind != "Job" && c.chance(4) {
+            pod_spec(c, "  ", text);
+        }
+        "Deployment" | "StatefulSet" | "DaemonSet" | "Job" => {
+            text.push_str("spec:\n");
+            if !matches!(kind, "Job" | "DaemonSet") && c.chance(4) {
                 writeln!(text, "  replicas: {}", c.below(4)).unwrap();
             }
             if c.chance(3) {
@@ -226,6 +234,25 @@ fn body(c: &mut Choices<'_>, kind: &str, text: &mut String) {
                 c.pick(&SCALARS)
             )
             .unwrap();
+            if c.chance(3) {
+                let value = c.pick(&SCALARS);
+                writeln!(text, "  flow: {{none: , quoted: \"a\", v: [{value}]}}").unwrap();
+            }
+            if c.chance(2) {
+                text.push_str("  note: >\n    one\n      deeper\n    two\n\n    three\n");
+            }
+        }
+        "PersistentVolumeClaim" => {
+            writeln!(
+                text,
+                "spec:\n  storageClassName: {}\n  volumeName: {}",
+                c.pick(&NAMES),
+                c.pick(&NAMES)
+            )
+            .unwrap();
+        }
+        "NetworkPolicy" => {
+            text.push_str("spec:\n  podSelector:\n    matchLabels: {app: x}\n  ingress:\n  - from:\n    - podSelector: {matchLabels: {}}\n");
         }
         _ => {}
     }
@@ -272,11 +299,14 @@ fn pod(c: &mut Choices<'_>, indent: &str, text: &mut String) {
         writeln!(text, "{indent}  labels:\n{indent}    app: x").unwrap();
     }
     writeln!(text, "{indent}spec:").unwrap();
-    let inner = format!("{indent}  ");
+    pod_spec(c, &format!("{indent}  "), text);
+}
+
+fn pod_spec(c: &mut Choices<'_>, inner: &str, text: &mut String) {
     if c.chance(2) {
         writeln!(text, "{inner}serviceAccountName: {}", c.pick(&NAMES)).unwrap();
     }
-    containers(c, &inner, text, false);
+    containers(c, inner, text, false);
     if c.chance(3) {
         writeln!(text, "{inner}volumes:").unwrap();
         for name in ["v1", "v2"].iter().take(1 + c.below(2)) {
@@ -365,6 +395,18 @@ fn container_lists(c: &mut Choices<'_>, indent: &str, text: &mut String, patch: 
             if patch && c.chance(1) {
                 writeln!(text, "{indent}  $patch: delete").unwrap();
             }
+        }
+    }
+    if c.chance(1) {
+        writeln!(text, "{indent}volumeMounts:").unwrap();
+        for _ in 0..=c.below(2) {
+            let path = c.pick(&["/a", "/b", "\"/a\""]);
+            writeln!(
+                text,
+                "{indent}- mountPath: {path}\n{indent}  name: {}",
+                c.pick(&["v1", "v2"])
+            )
+            .unwrap();
         }
     }
     if c.chance(2) {

@@ -3,7 +3,9 @@
 mod command;
 mod fixtures;
 mod generator;
+mod oracle;
 mod overlays;
 mod random;
 mod reference;
 mod schema;
+mod yaml;

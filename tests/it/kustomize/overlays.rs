@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::generator::{Choices, Known, containers, entries, header, service};
+use super::generator::{Choices, Known, SCALARS, containers, entries, header, service};
 use super::reference::Files;
 
 pub fn overlay(c: &mut Choices<'_>, folder: &str, below: &str, known: &[Known], files: &mut Files) {
@@ -143,7 +143,12 @@ fn patches(c: &mut Choices<'_>, folder: &str, known: &[Known], k: &mut String, f
             selector(c, target, k);
         }
         if c.chance(1) {
-            writeln!(k, "  options:\n    allowNameChange: true").unwrap();
+            writeln!(
+                k,
+                "  options:\n    {}: true",
+                c.pick(&["allowNameChange", "allowKindChange"])
+            )
+            .unwrap();
         }
     }
 }
@@ -164,7 +169,7 @@ fn strategic(c: &mut Choices<'_>, target: &Known, text: &mut String) {
     header(target, text);
     match c.below(7) {
         0 => {}
-        1 => text.push_str("  labels:\n    app: null\n    new: x\n"),
+        1 => writeln!(text, "  labels:\n    app: {}\n    new: x", c.pick(&SCALARS)).unwrap(),
         2 => text.push_str("  annotations:\n    example.com/a: ~\n    added: 5\n"),
         3 => text.push_str("$patch: delete\n"),
         4 => text.push_str("  labels:\n    $patch: replace\n    only: y\n"),
@@ -172,8 +177,15 @@ fn strategic(c: &mut Choices<'_>, target: &Known, text: &mut String) {
         _ => entries(c, "  ", "annotations", text),
     }
     match target.kind {
-        "ConfigMap" | "Secret" => text.push_str("data:\n  app: null\n  z: new\n"),
-        "Deployment" | "StatefulSet" | "Job" => {
+        "ConfigMap" | "Secret" => {
+            let (app, tier) = (c.pick(&SCALARS), c.pick(&SCALARS));
+            writeln!(text, "data:\n  app: {app}\n  tier: {tier}\n  z: new").unwrap();
+        }
+        "Pod" => {
+            text.push_str("spec:\n");
+            containers(c, "  ", text, true);
+        }
+        "Deployment" | "StatefulSet" | "DaemonSet" | "Job" => {
             text.push_str("spec:\n  template:\n    spec:\n");
             containers(c, "      ", text, true);
         }
@@ -182,7 +194,17 @@ fn strategic(c: &mut Choices<'_>, target: &Known, text: &mut String) {
             containers(c, "          ", text, true);
         }
         "Service" => service(c, text),
-        "Widget" => text.push_str("spec:\n  list:\n  - name: b\n    v: 9\n  more: {a: null, b: {c: null}}\n"),
+        "Widget" => {
+            let size = c.pick(&SCALARS);
+            writeln!(
+                text,
+                "spec:\n  note: {}\n  flow: {{quoted: {}, none: {}}}\n  size: {size}\n  list:\n  - name: b\n    v: 9\n  more: {{a: null, b: {{c: null}}}}",
+                c.pick(&SCALARS),
+                c.pick(&SCALARS),
+                c.pick(&SCALARS),
+            )
+            .unwrap();
+        }
         _ => {}
     }
 }

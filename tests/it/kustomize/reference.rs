@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::oracle;
 use serde_json::Value;
 use stageset::manifest::yaml::{self, Mode};
 use stageset::manifest::{FileTree, Order, build_kustomization};
@@ -62,13 +63,28 @@ pub fn ours(files: &Files, path: &str, order: Order) -> Result<Vec<Value>, Strin
         .map_err(|e| e.to_string())
 }
 
-/// Compares both on one case: true when both build it, false when both refuse it; the message says where they
-/// differ.
+/// What the library the real program is made of makes of a folder.
+pub fn library(folder: &Path, reorder: &str) -> Result<Vec<Value>, String> {
+    let text = oracle::build(folder, reorder)?;
+    Ok(yaml::load(text.as_bytes(), "kustomize", Mode::Kubectl).unwrap())
+}
+
+/// Compares with the real program on one case: true when both build it, false when both refuse it; the message says
+/// where they differ.
 pub fn compare(files: &Files, path: &str) -> Result<bool, String> {
+    compare_with(reference, files, path)
+}
+
+/// The same with a chosen way to ask kustomize.
+pub fn compare_with(
+    kustomize: fn(&Path, &str) -> Result<Vec<Value>, String>,
+    files: &Files,
+    path: &str,
+) -> Result<bool, String> {
     let folder = tempfile::tempdir().unwrap();
     write(files, folder.path());
     for (reorder, order) in [("none", Order::Accumulation), ("legacy", Order::Legacy)] {
-        let theirs = reference(&folder.path().join(path), reorder);
+        let theirs = kustomize(&folder.path().join(path), reorder);
         let ours = ours(files, path, order);
         match (theirs, ours) {
             (Ok(theirs), Ok(ours)) => {
