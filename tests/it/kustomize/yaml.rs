@@ -24,7 +24,7 @@ struct Values {
 }
 
 fn rows() -> Vec<Row> {
-    include_str!("../fixtures/yaml-texts.jsonl")
+    include_str!("yaml-texts.jsonl")
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}")))
         .collect()
@@ -32,7 +32,7 @@ fn rows() -> Vec<Row> {
 
 /// Every text of the table alone and as a key, and the objects of the table.
 fn values() -> Vec<Value> {
-    let table: Values = serde_json::from_str(include_str!("../fixtures/yaml-values.json")).unwrap();
+    let table: Values = serde_json::from_str(include_str!("yaml-values.json")).unwrap();
     let texts = table.texts.iter();
     let alone = texts
         .clone()
