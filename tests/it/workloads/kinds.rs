@@ -8,7 +8,7 @@ use super::uid;
 use crate::support::{
     Match, World, look,
     objects::{self, configmap, deployment, multi, widget},
-    stageset::{Stage, stage, stageset},
+    stageset::{stage, stageset},
 };
 
 fn selecting(app: &str) -> String {
@@ -17,28 +17,22 @@ fn selecting(app: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_selector_is_recreated_by_force_and_by_the_objects_own_word() {
-    let plain = |app: &str| selecting(app);
-    let asking = |app: &str| {
-        selecting(app).replace(
-            "name: web\nspec",
-            "name: web\n  annotations: { stages.metio.wtf/force: enabled }\nspec",
-        )
-    };
-    let force: fn() -> Stage = || stage("web", "web").set("force", json!(true));
-    let default: fn() -> Stage = || stage("web", "web").set("conflictPolicy", json!({ "default": "Recreate" }));
-    let none: fn() -> Stage = || stage("web", "web");
-    let cases: [(&str, fn() -> Stage, &dyn Fn(&str) -> String); 3] = [
-        ("force", force, &plain),
-        ("default", default, &plain),
-        ("asking", none, &asking),
+    let annotated = "name: web\n  annotations: { stages.metio.wtf/force: enabled }\nspec";
+    let asking = |app: &str| selecting(app).replace("name: web\nspec", annotated);
+    let force = stage("web", "web").set("force", json!(true));
+    let default = stage("web", "web").set("conflictPolicy", json!({ "default": "Recreate" }));
+    let cases = [
+        ("force", force, [selecting("one"), selecting("two")]),
+        ("default", default, [selecting("one"), selecting("two")]),
+        ("asking", stage("web", "web"), [asking("one"), asking("two")]),
     ];
-    for (name, stage, manifest) in cases {
+    for (name, stage, [first, second]) in cases {
         let world = World::start(&format!("selector-{name}")).await;
-        world.publish("web", &[("web.yaml", &manifest("one"))]).await;
-        let web = stageset("web").stage(stage()).apply(&world).await;
+        world.publish("web", &[("web.yaml", &first)]).await;
+        let web = stageset("web").stage(stage).apply(&world).await;
         web.until_ready().await;
         let before = uid(&world, &objects::deployments(), "web").await;
-        let revision = world.publish("web", &[("web.yaml", &manifest("two"))]).await;
+        let revision = world.publish("web", &[("web.yaml", &second)]).await;
         web.until_rolled_out("web", &revision).await;
         let live = world
             .cluster

@@ -280,3 +280,31 @@ async fn an_object_of_a_helm_release_is_shared_by_field() {
         "{map}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_asked_for_with_kubectl_is_not_undone_but_a_scaling_is() {
+    let world = World::start("restart-by-hand").await;
+    world
+        .publish("web", &[("web.yaml", &deployment("web", "web:1", 1))])
+        .await;
+    let web = stageset("web").stage(stage("web", "web")).apply(&world).await;
+    web.until_ready().await;
+    kubectl(&world, &["rollout", "restart", "deployment/web"]);
+    let restarted =
+        |d: &Value| d["spec"]["template"]["metadata"]["annotations"]["kubectl.kubernetes.io/restartedAt"].is_string();
+    for _ in 0..2 {
+        web.reconcile().await;
+        let live = world
+            .cluster
+            .must_get(&objects::deployments(), &world.namespace, "web")
+            .await;
+        assert!(restarted(&live), "{live}");
+    }
+    assert_eq!(web.event_count("DriftCorrected").await, 0);
+    web.until_ready().await;
+
+    kubectl(&world, &["scale", "--replicas=3", "deployment/web"]);
+    web.reconcile().await;
+    assert_eq!(replicas(&world).await, 1);
+    web.until_event("DriftCorrected").await;
+}
