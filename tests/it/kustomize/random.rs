@@ -9,7 +9,7 @@ use super::generator::case;
 use super::reference::{Files, compare_with, library, reference};
 
 /// Cases of an ordinary run; `PROPTEST_CASES` sets another number.
-const CASES: u32 = 200;
+const CASES: u32 = 1000;
 
 /// Rules: decisions 9
 #[test]
