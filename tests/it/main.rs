@@ -25,6 +25,7 @@ mod policies;
 mod prune;
 mod refusals;
 mod remote;
+mod retries;
 mod rollout;
 mod rules;
 mod status;

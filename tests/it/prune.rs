@@ -316,7 +316,7 @@ async fn a_failed_inventory_write_stops_the_stage_before_anything_is_applied() {
 }
 
 /// A delete that fails shows in the condition, and is tried again.
-/// Rules: run B14, run 19.3.4
+/// Rules: run B14
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_delete_is_reported_and_repeated() {
     let world = World::start("no-delete").await;

@@ -172,7 +172,7 @@ async fn a_long_name_works_or_is_refused_but_never_half_applied() {
 }
 
 /// An inventory that somebody deleted is made anew, and nothing is deleted on the strength of what is missing.
-/// Rules: run 2.1 inventory, run 26.1, run 26.2, run 26.6
+/// Rules: run 2.1 inventory, run 26.1, run 26.6
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_inventory_is_made_anew() {
     let world = World::start("lost-record").await;

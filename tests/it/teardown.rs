@@ -148,7 +148,6 @@ async fn a_rollout_under_way_is_torn_down_at_once() {
     );
 }
 
-/// Rules: run 4.1.2
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stageset_that_never_applied_anything_is_simply_gone() {
     let world = World::start("never").await;
