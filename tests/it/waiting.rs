@@ -59,6 +59,7 @@ async fn stuck(world: &World, count: usize) {
 
 /// Two controllers at the same time, one of them with 200 StageSets that wait, asked in turn: what else
 /// the machine does hits both alike.
+///
 /// Rules: decisions 4
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_stuck_stagesets_hold_nothing_up() {
