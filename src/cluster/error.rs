@@ -179,3 +179,50 @@ fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (
         Some(current)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(
+        500,
+        "",
+        "failed to create typed patch object (a/b; /v1, Kind=ConfigMap): .data: expected map",
+        true
+    )]
+    #[case(
+        500,
+        "",
+        "failed to convert new object (a/b; /v1, Kind=Secret) to proper version: illegal base64 data",
+        true
+    )]
+    #[case(500, "", "etcdserver: request timed out", false)]
+    #[case(
+        500,
+        "InternalError",
+        "failed calling webhook: failed to create typed patch object",
+        false
+    )]
+    #[case(422, "Invalid", "failed to create typed patch object", false)]
+    fn a_misfit_is_told_from_a_stumble(
+        #[case] code: u16,
+        #[case] reason: &str,
+        #[case] message: &str,
+        #[case] misfit: bool,
+    ) {
+        let error = Error::Api {
+            what: "apply".into(),
+            status: Box::new(Status {
+                code,
+                reason: reason.into(),
+                message: message.into(),
+                ..Status::default()
+            }),
+        };
+        assert_eq!(error.misfits_schema(), misfit);
+        assert_eq!(error.is_transient(), code >= 500 && !misfit);
+    }
+}

@@ -112,3 +112,32 @@ pub fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("web", Some("shop"), true)]
+    #[case("system:controller", None, true)]
+    #[case("under_score.and-dots...", None, true)]
+    #[case("x?dryRun=All", None, true)]
+    #[case("..", None, false)]
+    #[case(".", None, false)]
+    #[case("a/b", None, false)]
+    #[case("a%2Fb", None, false)]
+    #[case("web", Some(".."), false)]
+    #[case("web", Some("shop/configmaps/x"), false)]
+    fn names_that_are_paths_are_refused(#[case] name: &str, #[case] namespace: Option<&str>, #[case] good: bool) {
+        let target = Target {
+            api_version: "v1".into(),
+            kind: "ConfigMap".into(),
+            namespace: namespace.map(str::to_owned),
+            name: name.into(),
+        };
+        let checked = target.check_names();
+        assert_eq!(checked.is_ok(), good, "{checked:?}");
+    }
+}

@@ -76,7 +76,7 @@ pub enum Error {
     Path(#[from] PathError),
     /// No manifest file at or below the build path. Never read as "prune everything".
     #[error(
-        "no .yaml, .yml or .json file at or below {path:?} in the artifact; an empty stage is refused, since it would delete everything the stage owns"
+        "no .yaml, .yml, .json or Kustomization file at or below {path:?} in the artifact; an empty stage is refused, since it would delete everything the stage owns"
     )]
     Empty {
         /// The path, cleaned.
@@ -227,11 +227,14 @@ impl Iterator for Pending {
 }
 
 fn is_manifest_name(path: &str) -> bool {
-    path.rsplit_once('.').is_some_and(|(_, extension)| {
-        ["yaml", "yml", "json"]
-            .iter()
-            .any(|known| extension.eq_ignore_ascii_case(known))
-    })
+    // The one spelling of a kustomization file that has no extension.
+    let alone = path.rsplit('/').next() == Some("Kustomization");
+    alone
+        || path.rsplit_once('.').is_some_and(|(_, extension)| {
+            ["yaml", "yml", "json"]
+                .iter()
+                .any(|known| extension.eq_ignore_ascii_case(known))
+        })
 }
 
 #[cfg(test)]

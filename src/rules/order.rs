@@ -67,12 +67,6 @@ pub fn wave(id: &ObjectId) -> Wave {
     }
 }
 
-/// Whether an object of this kind is admitted whatever else is there, and starts nothing by itself: it need not wait for
-/// its neighbours in the order.
-pub fn is_inert(id: &ObjectId) -> bool {
-    id.group.is_empty() && matches!(id.kind.as_str(), "ConfigMap" | "Secret" | "Service")
-}
-
 fn rank(id: &ObjectId) -> usize {
     let kind = id.kind.as_str();
     if let Some(place) = EARLY.iter().position(|&name| name == kind) {
@@ -185,19 +179,6 @@ mod tests {
         let mut ids: Vec<ObjectId> = sample().into_iter().rev().collect();
         sort_for_apply(&mut ids);
         assert_eq!(ids, sample());
-    }
-
-    #[test]
-    fn inert_kinds_are_neighbours() {
-        let mut ids = sample();
-        sort_for_apply(&mut ids);
-        let places: Vec<usize> = (0..ids.len()).filter(|&at| is_inert(&ids[at])).collect();
-        assert!(
-            places.len() > 3 && places.windows(2).all(|w| w[1] == w[0] + 1),
-            "{places:?}"
-        );
-        assert!(!is_inert(&id("v1", "ServiceAccount", "app", "web")));
-        assert!(!is_inert(&id("serving.knative.dev/v1", "Service", "app", "web")));
     }
 
     #[test]

@@ -75,6 +75,18 @@ struct Conflicted {
     dependents: Dependents,
 }
 
+/// An object to be applied, and what there is of it.
+struct Found {
+    id: ObjectId,
+    target: Target,
+    key: WatchKey,
+    served: Served,
+    object: Value,
+    live: Option<Value>,
+    sent: u64,
+    before: Option<Known>,
+}
+
 /// Where an object is found.
 struct Place<'a> {
     id: &'a ObjectId,
@@ -244,6 +256,31 @@ impl Applier<'_> {
         if live.as_ref().is_some_and(is_deleting) {
             return Ok(Step::Leaving(id, Known::leaving(before.as_ref())));
         }
+        self.treat(Found {
+            id,
+            target,
+            key,
+            served,
+            object,
+            live,
+            sent,
+            before,
+        })
+        .await
+    }
+
+    /// Decides what to do about an object as it was found: leave it alone, leave it as it is, or send it.
+    async fn treat(&self, found: Found) -> Result<Step, Failure> {
+        let Found {
+            id,
+            target,
+            key,
+            served,
+            object,
+            live,
+            sent,
+            before,
+        } = found;
         let mode = optout::mode(&object, live.as_ref());
         let kept = before_apply(&self.policy, &object, live.is_some()) == BeforeApply::KeepExisting;
         if kept || mode == Mode::Ignore || (mode == Mode::IfNotPresent && live.is_some()) {
@@ -465,22 +502,17 @@ struct Sending {
     before: Option<Known>,
 }
 
-/// Runs of objects that do not need each other, so they go out together: those of one kind, and kinds next to each
-/// other that nothing is admitted by.
+/// Runs of one kind: their members do not need each other, so they go out together.
 fn batches(members: Vec<Value>) -> Vec<Vec<Value>> {
-    let kind = |object: &Value| ObjectId::of(object).map(|id| (order::is_inert(&id), id.group, id.kind));
-    let together = |last: &Value, next: &Value| match (kind(last), kind(next)) {
-        (Some((true, ..)), Some((true, ..))) => true,
-        (last, next) => last == next,
-    };
+    let kind = |object: &Value| ObjectId::of(object).map(|id| (id.group, id.kind));
     let mut batches: Vec<Vec<Value>> = Vec::new();
     for object in members {
-        let joins = batches
+        let same = batches
             .last()
             .and_then(|b| b.last())
-            .is_some_and(|last| together(last, &object));
+            .is_some_and(|last| kind(last) == kind(&object));
         match batches.last_mut() {
-            Some(batch) if joins => batch.push(object),
+            Some(batch) if same => batch.push(object),
             _ => batches.push(vec![object]),
         }
     }

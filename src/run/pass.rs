@@ -133,7 +133,6 @@ impl<'a> Pass<'a> {
         }
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
         self.resolve_variables().await;
-        self.count_unreadable();
         match self.restore_records().await {
             Ok(restored) => self.prune_deferred = restored,
             Err((at, failure)) => return self.failed(at, failure),

@@ -6,30 +6,13 @@ use std::collections::BTreeSet;
 use super::notify::Notice;
 use super::outcome::Failure;
 use super::pass::Pass;
-use super::record;
+use super::record::{self, Record};
 use crate::api::names::label;
 use crate::api::{Reason, Stage};
 use crate::cluster::{Target, Tenant};
 use crate::rules::inventory::{Entries, Entry, union};
 
 impl Pass<'_> {
-    /// Counts, once each, recorded entries that cannot be read: what they stand for escapes pruning (run 17.3).
-    pub(super) fn count_unreadable(&mut self) {
-        for (stage, record) in record::all(self.ctx, self.owner) {
-            for entry in record.shards.iter().flat_map(|shard| &shard.malformed) {
-                if self.memory.unreadable.insert(entry.id.clone()) {
-                    tracing::warn!(
-                        stage = stage.name,
-                        entry = entry.id,
-                        "an inventory entry cannot be read"
-                    );
-                    let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
-                    self.ctx.metrics.skipped_entries.with_label_values(&labels).inc();
-                }
-            }
-        }
-    }
-
     /// Rebuilds the records of stages that have lost some. `true` when one was rebuilt: then nothing is pruned in
     /// this pass.
     ///
@@ -39,7 +22,9 @@ impl Pass<'_> {
         let spec = self.set.spec.clone();
         let mut restored = Vec::new();
         for (at, stage) in spec.stages.iter().enumerate() {
-            if !self.has_lost_records(at, stage) {
+            let recorded = record::of_stage(self.ctx, self.owner, &stage.name);
+            self.count_unreadable(stage, &recorded);
+            if !self.has_lost_records(at, &recorded) {
                 continue;
             }
             let complete = self.restore(at, stage).await.map_err(|failure| (at, failure))?;
@@ -63,9 +48,23 @@ impl Pass<'_> {
         Ok(true)
     }
 
-    fn has_lost_records(&self, at: usize, stage: &Stage) -> bool {
+    /// Counts, once each, recorded entries that cannot be read: what they stand for escapes pruning (run 17.3).
+    fn count_unreadable(&mut self, stage: &Stage, recorded: &Record) {
+        for entry in recorded.shards.iter().flat_map(|shard| &shard.malformed) {
+            if self.memory.unreadable.insert(entry.id.clone()) {
+                tracing::warn!(
+                    stage = stage.name,
+                    entry = entry.id,
+                    "an inventory entry cannot be read"
+                );
+                let labels = [self.owner.namespace.as_str(), &self.owner.name, &stage.name];
+                self.ctx.metrics.skipped_entries.with_label_values(&labels).inc();
+            }
+        }
+    }
+
+    fn has_lost_records(&self, at: usize, recorded: &Record) -> bool {
         let entry = &self.status.stages[at];
-        let recorded = record::of_stage(self.ctx, self.owner, &stage.name);
         let wanted = entry.entries_count.unwrap_or_default();
         let shards = entry.shards.unwrap_or_default();
         entry.applied_revision.is_some()

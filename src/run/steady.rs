@@ -100,7 +100,7 @@ impl Pass<'_> {
             return Ok(due <= Instant::now());
         }
         let spec = self.set.spec.clone();
-        if (0..spec.stages.len()).all(|at| self.knows_inputs(at)) {
+        if (0..spec.stages.len()).all(|at| self.knows_inputs(at)) || !self.is_in_order() {
             return Ok(true);
         }
         for (at, stage) in spec.stages.iter().enumerate() {
@@ -115,6 +115,19 @@ impl Pass<'_> {
         }
         self.memory.full_due = Some(Instant::now() + spread(steady, rand::random::<f64>()));
         Ok(false)
+    }
+
+    /// Whether the status says that all is well, and that the records hold what was rendered.
+    fn is_in_order(&self) -> bool {
+        let Some(status) = &self.set.status else {
+            return false;
+        };
+        let ready = status.conditions.iter().find(|c| c.type_ == READY);
+        let counts = status.stages.iter().all(|stage| {
+            let recorded = record::of_stage(self.ctx, self.owner, &stage.name).entries().len();
+            stage.entries_count == i64::try_from(recorded).ok()
+        });
+        counts && ready.is_some_and(|c| c.status == "True")
     }
 
     fn standing_of_release(&self, bad: Option<String>, doubtful: bool) -> Situation {

@@ -53,7 +53,9 @@ pub enum PathError {
     #[error("the artifact is empty; nothing is applied or pruned")]
     Empty,
     /// No file that could hold a manifest. Never read as "prune everything".
-    #[error("no .yaml, .yml or .json file at or below path {path:?} of the artifact; nothing is applied or pruned")]
+    #[error(
+        "no .yaml, .yml, .json or Kustomization file at or below path {path:?} of the artifact; nothing is applied or pruned"
+    )]
     NoManifests {
         /// As the spec has it.
         path: String,
@@ -142,11 +144,13 @@ impl Tree {
 
 fn may_hold_manifests(name: &str) -> bool {
     let file = name.rsplit('/').next().unwrap_or(name);
-    file.rsplit_once('.').is_some_and(|(_, extension)| {
-        ["yaml", "yml", "json"]
-            .iter()
-            .any(|known| extension.eq_ignore_ascii_case(known))
-    })
+    // The one spelling of a kustomization file that has no extension.
+    file == "Kustomization"
+        || file.rsplit_once('.').is_some_and(|(_, extension)| {
+            ["yaml", "yml", "json"]
+                .iter()
+                .any(|known| extension.eq_ignore_ascii_case(known))
+        })
 }
 
 #[cfg(test)]

@@ -359,7 +359,11 @@ async fn what_is_still_encrypted_is_never_applied() {
         world
             .publish(name, &[("a.yaml", &configmap(name, "1")), ("b.yaml", &manifest)])
             .await;
-        let set = stageset(name).stage(stage("app", name)).apply(&world).await;
+        let set = stageset(name)
+            .retry_interval("1h")
+            .stage(stage("app", name))
+            .apply(&world)
+            .await;
         set.until_reason("StageFailed").await;
         let message = set.message().await;
         assert!(
@@ -398,7 +402,9 @@ async fn an_object_can_stay_out_of_substitution_and_all_that_is_missing_is_named
     ]);
     world.publish("app", &[("all.yaml", &all)]).await;
     let with = |name: &str, artifact: &str| {
-        stageset(name).stage(stage("app", artifact).set("postBuild", json!({ "substitute": { "value": "good" } })))
+        stageset(name)
+            .retry_interval("1h")
+            .stage(stage("app", artifact).set("postBuild", json!({ "substitute": { "value": "good" } })))
     };
     with("app", "app").apply(&world).await.until_ready().await;
     for (name, value) in [
@@ -481,7 +487,7 @@ async fn steps_of_one_stageset_never_overlap_and_few_run_at_once() {
         .filter(|r| !matches!(r.call.class(), Class::Review))
         .filter_map(|r| Some((r.call.name.as_str(), r.started, r.finished?)))
         .collect();
-    assert!(spans.len() > 20, "{}", spans.len());
+    assert!(spans.len() >= 12, "{}", spans.len());
     for (name, began, _) in &spans {
         let open: Vec<&str> = spans
             .iter()

@@ -32,7 +32,7 @@ async fn until_message(set: &StageSet<'_>, part: &str) -> String {
 
 /// Dependencies come before sources: what a dependency brings may be the producer.
 ///
-/// Rules: run 3 step 8, decisions 2 waiting, run 7.1
+/// Rules: run 3 step 8, decisions 2 waiting
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dependency_is_looked_at_before_the_source() {
     let world = World::start("dep-first").await;

@@ -156,7 +156,7 @@ async fn neither_default_nor_force_deletes_a_claim_and_consent_does() {
 
 /// Objects go out in the order in which they need each other, whatever the order of their files, and leave in reverse.
 ///
-/// Rules: run 16.1 order, run 19.3.4
+/// Rules: run 16.1 order
 #[tokio::test(flavor = "multi_thread")]
 async fn kinds_are_applied_in_order_and_deleted_in_reverse() {
     let world = World::start("kinds").await;

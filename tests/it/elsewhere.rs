@@ -35,6 +35,7 @@ async fn kinds_are_those_of_the_cluster_that_is_applied_to() {
         .await;
     here.until_ready().await;
     let there = stageset("there")
+        .retry_interval("1h")
         .set("kubeConfig", json!({ "secretRef": { "name": "far" } }))
         .stage(stage("web", "app").set("readyChecks", wait))
         .apply(&world)
@@ -110,17 +111,22 @@ async fn revoked_credentials_do_not_hold_a_teardown() {
 /// The right to use a cluster is the kubeconfig's, the right to do something there the account's: an administrator's
 /// kubeconfig makes no administrator of a tenant, neither there nor here.
 ///
-/// Rules: run 11.3 impersonation, contract 13.8
+/// Rules: run 11.3 impersonation, run 11.3 secret, contract 13.8
 #[tokio::test(flavor = "multi_thread")]
 async fn an_administrators_kubeconfig_gives_a_tenant_no_more_than_its_account() {
     let world = World::start("far-admin").await;
     let there = world.another_namespace("b").await;
     world.cluster.apply_yaml(&configmap("prey", "safe"), &there).await;
     // The other cluster is this one, reached as its administrator.
-    secret(&world, "loop", "value", &admin(&world.cluster)).await;
+    secret(&world, "loop", "config", &admin(&world.cluster)).await;
     let stolen = configmap("prey", "stolen").replacen("metadata:\n", &format!("metadata:\n  namespace: {there}\n"), 1);
     world.publish("app", &[("m.yaml", &stolen)]).await;
-    let app = remote("app", "loop").apply(&world).await;
+    let key = json!({ "secretRef": { "name": "loop", "key": "config" } });
+    let app = remote("app", "loop")
+        .retry_interval("1h")
+        .set("kubeConfig", key)
+        .apply(&world)
+        .await;
     app.until("denied", |s| {
         condition_of(s, "Ready").is_some_and(|c| c["message"].to_string().contains("forbidden"))
     })

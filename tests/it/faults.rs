@@ -171,6 +171,7 @@ async fn a_refused_event_fails_nothing() {
 }
 
 /// A failed stage is tried again after `retryInterval`, neither sooner nor never; B31: zero counts as unset.
+///
 /// Rules: run 2.6 retry, run 2.7 failure, run B11, run B31
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_stage_is_tried_again_after_its_retry_interval() {

@@ -134,7 +134,7 @@ async fn a_guest_takes_no_object_of_a_neighbours_stageset() {
         for (field, value) in fields.as_object().into_iter().flatten() {
             stage = stage.set(field, value.clone());
         }
-        let thief = stageset(name).stage(stage).apply(&world).await;
+        let thief = stageset(name).retry_interval("1h").stage(stage).apply(&world).await;
         thief.until_reason("StageFailed").await;
         let message = thief.message().await;
         assert!(
@@ -209,6 +209,7 @@ async fn errors_do_not_tell_what_a_secret_holds() {
         let from = json!({ "substituteFrom": [{ "kind": "Secret", "name": "vars" }] });
         sets.push(
             stageset(name)
+                .retry_interval("1h")
                 .stage(stage("app", name).set("postBuild", from))
                 .apply(&world)
                 .await,

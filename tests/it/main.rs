@@ -29,6 +29,7 @@ mod prune;
 mod records;
 mod refusals;
 mod remote;
+mod retries;
 mod rollout;
 mod rules;
 mod status;

@@ -209,6 +209,7 @@ async fn an_object_that_is_gone_already_is_no_problem() {
 }
 
 /// The objects of a stage are known until they are deleted, whatever happens in between.
+///
 /// Rules: run B1, run 19.1, run 3 step 19
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_of_a_later_stage_orphans_nothing() {
@@ -228,6 +229,7 @@ async fn a_failure_of_a_later_stage_orphans_nothing() {
 }
 
 /// What an apply that failed half-way has created is known.
+///
 /// Rules: run B2, run 3.1 o, run 16.2.3, run 25 invalid
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_apply_is_recorded() {
@@ -263,6 +265,7 @@ async fn a_failed_apply_is_recorded() {
 }
 
 /// The record is written before the object, and shrunk only after the delete.
+///
 /// Rules: run B1, decisions 6 before
 #[tokio::test(flavor = "multi_thread")]
 async fn the_record_comes_before_the_object_and_goes_after_it() {
@@ -325,7 +328,8 @@ async fn a_failed_inventory_write_stops_the_stage_before_anything_is_applied() {
 }
 
 /// A delete that fails shows in the condition, and is tried again.
-/// Rules: run B14, run 19.3.4
+///
+/// Rules: run B14
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_delete_is_reported_and_repeated() {
     let world = World::start("no-delete").await;
@@ -354,6 +358,7 @@ async fn a_failed_delete_is_reported_and_repeated() {
 }
 
 /// The second claim is found before its stage is applied.
+///
 /// Rules: run B10, run 3 step 21
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_of_two_stages_is_refused_before_it_is_fought_over() {
@@ -375,6 +380,7 @@ async fn an_object_of_two_stages_is_refused_before_it_is_fought_over() {
 }
 
 /// Two StageSets do not take an object from each other in turn.
+///
 /// Rules: run B29, run 19.3.2
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_of_another_stageset_is_not_taken_over() {
@@ -401,6 +407,7 @@ async fn an_object_of_another_stageset_is_not_taken_over() {
 }
 
 /// Names with `_` and `:` are recorded in full, and ambiguous inventory names do not clash.
+///
 /// Rules: run B22, run B37
 #[tokio::test(flavor = "multi_thread")]
 async fn unusual_names_are_recorded_and_pruned() {

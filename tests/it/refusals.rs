@@ -367,7 +367,7 @@ async fn an_oversized_download_is_refused() {
     fetch_refused(&world, noise, &["fetch artifact", "67108864"]).await;
 }
 
-/// Rules: run 12 entry, run 12 inflated
+/// Rules: run 12 entry
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bomb_is_refused() {
     let world = world("bomb").await;

@@ -133,6 +133,7 @@ async fn objects_go_to_the_cluster_of_the_kubeconfig_and_leave_it_again() {
 }
 
 /// The watch on the other cluster tells: nothing is polled.
+///
 /// Rules: run 20 correct, run 27.2 deployment
 #[tokio::test(flavor = "multi_thread")]
 async fn drift_and_readiness_are_noticed_there() {
@@ -177,6 +178,7 @@ async fn drift_and_readiness_are_noticed_there() {
 }
 
 /// The identity on the other cluster is the account there, on top of the kubeconfig's own.
+///
 /// Rules: run 11.3 impersonation
 #[tokio::test(flavor = "multi_thread")]
 async fn the_account_is_impersonated_there() {
@@ -203,6 +205,7 @@ async fn the_account_is_impersonated_there() {
 }
 
 /// Who may not read the Secret cannot use it either.
+///
 /// Rules: contract 17.36
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_the_account_may_not_read_is_not_used() {
@@ -398,6 +401,7 @@ async fn hostile_kubeconfigs_get_nowhere() {
 }
 
 /// As in production, loopback is refused: also behind a name that resolves to it.
+///
 /// Rules: decisions 7 servers
 #[tokio::test(flavor = "multi_thread")]
 async fn loopback_is_refused_where_nobody_asked_for_it() {
@@ -435,6 +439,7 @@ async fn client_config(world: &World) -> kube::Config {
 }
 
 /// A name that leads to a safe address when it is checked and to another when it is dialled.
+///
 /// Rules: run 12 dial, decisions 7 servers
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_is_judged_by_the_address_that_is_dialled() {
@@ -484,6 +489,7 @@ async fn a_name_is_judged_by_the_address_that_is_dialled() {
 }
 
 /// A cluster that was replaced behind its reference is not pruned unasked.
+///
 /// Rules: decisions 6 target
 #[tokio::test(flavor = "multi_thread")]
 async fn another_cluster_behind_the_reference_is_not_pruned_unasked() {
@@ -563,6 +569,7 @@ async fn a_stageset_moves_from_cluster_to_cluster() {
 }
 
 /// A rotated Secret is taken without a restart, and its old credentials are not used any more.
+///
 /// Rules: run 11.3 cache, run B15
 #[tokio::test(flavor = "multi_thread")]
 async fn rotated_credentials_are_taken_at_once() {
@@ -580,6 +587,7 @@ async fn rotated_credentials_are_taken_at_once() {
 }
 
 /// The teardown does not take the local cluster for the one that cannot be reached, and says what it waits for.
+///
 /// Rules: run 4.2 retry
 #[tokio::test(flavor = "multi_thread")]
 async fn a_teardown_waits_for_its_cluster() {

@@ -23,7 +23,7 @@ async fn three(world: &World, suffix: &str) -> Vec<String> {
     revisions
 }
 
-/// Rules: run 3 step 19, run 3.1 l, run 11.1 tenant, run 11.2, run 15 owner, run 16.4 manager, run 22.1, run D7, run 2.3 defaults
+/// Rules: run 3 step 19, run 3.1 l, run 11.1 tenant, run 11.2, run 15 owner, run 16.4 manager, run 22.1, run D7, run 2.3 defaults, run 7.1
 #[tokio::test(flavor = "multi_thread")]
 async fn three_stages_roll_out_in_order() {
     let world = World::start("rollout").await;
@@ -316,7 +316,7 @@ async fn a_producer_is_found_by_the_back_pointer_of_its_artifact() {
     assert_eq!(world.config_value("rendered").await.as_deref(), Some("2"));
 }
 
-/// Rules: run 14.1 path, run 14.2.1, run 14.2.2, run 14.2.3, run 14.2.4, run B20 layout
+/// Rules: run 14.1 path, run 14.2.1, run 14.2.2, run 14.2.3, run 14.2.4
 #[tokio::test(flavor = "multi_thread")]
 async fn every_manifest_format_is_read() {
     let world = World::start("formats").await;

@@ -57,6 +57,7 @@ async fn stages_are_torn_down_in_reverse_order() {
 }
 
 /// The operator of an earlier stage stays until the objects of a later stage are really gone.
+///
 /// Rules: run B13 wait
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_waits_until_the_objects_of_the_later_one_are_gone() {
@@ -148,7 +149,6 @@ async fn a_rollout_under_way_is_torn_down_at_once() {
     );
 }
 
-/// Rules: run 4.1.2
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stageset_that_never_applied_anything_is_simply_gone() {
     let world = World::start("never").await;
@@ -159,6 +159,7 @@ async fn a_stageset_that_never_applied_anything_is_simply_gone() {
 }
 
 /// A kind that is no longer served has no objects left.
+///
 /// Rules: run B13 kind, run 4.2 permanent
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_a_kind_that_is_gone_are_gone() {

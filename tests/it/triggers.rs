@@ -86,6 +86,7 @@ async fn a_source_wakes_its_stageset_at_once() {
 }
 
 /// A source in another namespace wakes its consumers like one next door.
+///
 /// Rules: run B16
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_in_another_watched_namespace_wakes_its_stageset() {
@@ -129,6 +130,7 @@ async fn a_source_in_another_watched_namespace_wakes_its_stageset() {
 }
 
 /// A source of the same name in a namespace nobody references wakes nobody.
+///
 /// Rules: run 2.3 index, run B16
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namesake_in_another_namespace_wakes_nobody() {

@@ -70,6 +70,7 @@ fn fairness() -> (usize, f64) {
 
 /// Two controllers at the same time, one of them with many StageSets that wait, asked in turn: what else
 /// the machine does hits both alike.
+///
 /// Rules: decisions 4
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_stuck_stagesets_hold_nothing_up() {

@@ -142,6 +142,7 @@ fn resident_bytes() -> usize {
 }
 
 /// Watches share connections. HTTP/1.1 would take one each.
+///
 /// Rules: decisions 5 shared
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_watches_share_a_few_connections() {
@@ -203,6 +204,36 @@ async fn hundreds_of_watches_share_a_few_connections() {
     );
     hub.keep_only(&owner, &Default::default());
     assert!(hub.is_empty());
+}
+
+/// Requests of many accounts go over a few connections: the identity is a header of each request.
+///
+/// Rules: run 11.4
+#[tokio::test(flavor = "multi_thread")]
+async fn many_accounts_share_the_connections() {
+    let world = World::builder("pool").without_controller().alone().start().await;
+    let cluster = admin(&world).await;
+    let port = url::Url::parse(world.cluster.server())
+        .ok()
+        .and_then(|u| u.port_or_known_default())
+        .expect("a port");
+    let before = connections(port);
+    let target = map(&world.namespace, "kube-root-ca.crt");
+    for round in 0..3 {
+        for account in 0..30 {
+            let tenant = cluster.tenant(Identity::of(&world.namespace, Some(&format!("account-{account}"))));
+            let refused = tenant
+                .get(&target)
+                .await
+                .expect_err("no account of this name has rights");
+            assert!(
+                refused.to_string().contains(&format!(":account-{account}\"")),
+                "{refused}"
+            );
+        }
+        let opened = connections(port).saturating_sub(before);
+        assert!(opened <= 4, "{opened} connections after round {round}");
+    }
 }
 
 /// Rules: decisions 5 unchanged
@@ -268,6 +299,7 @@ async fn an_interrupted_watch_resumes_and_tells_what_it_missed() {
 }
 
 /// A right that is missing is named, and its users learn when it is granted.
+///
 /// Rules: decisions 5 tenant
 #[tokio::test(flavor = "multi_thread")]
 async fn a_denied_watch_says_so_and_heals() {

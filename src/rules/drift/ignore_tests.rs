@@ -184,6 +184,7 @@ fn rules_for_other_objects_change_nothing() {
 
 proptest! {
     /// What is sent never holds an ignored field, unless with its live value; the rest is untouched.
+    ///
     /// Rules: decisions 1.4
     #[test]
     fn ignored_fields_are_never_imposed(owned in any::<bool>(), shared in any::<bool>(), value in 0_i64..5) {

@@ -208,6 +208,7 @@ proptest! {
     }
 
     /// A crash after any number of writes loses nothing that is stored and wanted, nor anything unreadable.
+    ///
     /// Rules: run B38
     #[test]
     fn no_prefix_of_the_writes_loses_an_entry(stored in some_shards(), wanted in some_entries(), cap in 1_usize..5) {
@@ -260,6 +261,7 @@ proptest! {
     }
 
     /// Passes that crash anywhere, with prunes that fail anywhere: an object that exists is always recorded.
+    ///
     /// Rules: run B1
     #[test]
     fn no_object_is_ever_orphaned(

@@ -171,10 +171,14 @@ async fn a_mighty_namesake_helps_nobody_and_neither_does_no_account() {
         .await;
     world.publish("app", &[("map.yaml", &configmap("map", "1"))]).await;
     let named = stageset("named")
+        .retry_interval("1h")
         .set("serviceAccountName", json!("boss"))
         .stage(stage("app", "app"));
-    let per_stage = stageset("per-stage").stage(stage("app", "app").set("serviceAccountName", json!("boss")));
+    let per_stage = stageset("per-stage")
+        .retry_interval("1h")
+        .stage(stage("app", "app").set("serviceAccountName", json!("boss")));
     let none = stageset("none")
+        .retry_interval("1h")
         .set("serviceAccountName", Value::Null)
         .stage(stage("app", "app"));
     let own = format!("system:serviceaccount:{}:boss", world.namespace);
@@ -218,7 +222,10 @@ async fn variables_the_account_may_not_read_are_not_read() {
         .await;
     let reads = |name: &str, from: Value| {
         let stage = stage("app", "app").set("postBuild", json!({ "substituteFrom": [from] }));
-        stageset(name).set("serviceAccountName", json!("weak")).stage(stage)
+        stageset(name)
+            .retry_interval("1h")
+            .set("serviceAccountName", json!("weak"))
+            .stage(stage)
     };
     let optional = reads("optional", json!({ "kind": "Secret", "name": "own", "optional": true }))
         .apply(&world)
@@ -252,7 +259,7 @@ async fn variables_the_account_may_not_read_are_not_read() {
 
 /// A ready check is a read, and a read is the account's.
 ///
-/// Rules: run 11.1 tenant, run B12 list
+/// Rules: run 11.1 tenant
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ready_check_reads_nothing_beyond_its_account() {
     let world = World::start("attack-check").await;

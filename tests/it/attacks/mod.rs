@@ -113,7 +113,7 @@ async fn all_fail(world: &World, attempts: &[Attempt]) -> Vec<String> {
         let files: Vec<(&str, &str)> = attempt.files.iter().map(|(p, t)| (*p, t.as_str())).collect();
         world.publish(&name, &files).await;
         let stage = (attempt.stage)(stage("app", &name));
-        sets.push(stageset(&name).stage(stage).apply(world).await);
+        sets.push(stageset(&name).retry_interval("1h").stage(stage).apply(world).await);
     }
     let mut said = Vec::new();
     for (set, attempt) in sets.iter().zip(attempts) {
@@ -344,7 +344,11 @@ async fn a_build_reaches_nothing_beyond_its_artifact() {
         world
             .publish_archive("links", &Archive::of(&[("map.yaml", &map)]).symlink(name, target))
             .await;
-        let set = stageset("links").stage(stage("app", "links")).apply(&world).await;
+        let set = stageset("links")
+            .retry_interval("1h")
+            .stage(stage("app", "links"))
+            .apply(&world)
+            .await;
         set.until_reason("StageFailed").await;
         let message = set.message().await;
         assert!(
