@@ -219,6 +219,7 @@ async fn calm(world: &World) {
     .expect("the lease is renewed");
 }
 
+/// Rules: run B1
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_timeouts_and_an_outage_in_the_middle_leave_no_trace() {
     let world = World::builder("chaos")

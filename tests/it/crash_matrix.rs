@@ -227,6 +227,7 @@ async fn undisturbed() -> (u64, Vec<State>, BTreeMap<String, u64>) {
     (writes.count() as u64, states, events)
 }
 
+/// Rules: run B38, run 19.2 moved
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_at_any_write_of_a_run_with_everything_changes_nothing_in_the_end() {
     let (writes, expected, usual) = undisturbed().await;

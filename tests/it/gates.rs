@@ -239,6 +239,8 @@ async fn an_expression_decides_when_a_custom_resource_is_ready() {
 
 /// One override, one run: it goes through all stages although the window is closed for everything, and the next
 /// revision is held again.
+///
+/// Rules: run B9 override
 #[tokio::test(flavor = "multi_thread")]
 async fn an_override_lasts_for_the_run_it_begins_and_no_longer() {
     for scope in ["All", "Updates"] {

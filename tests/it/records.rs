@@ -51,6 +51,8 @@ async fn is_there(world: &World, name: &str) -> bool {
 }
 
 /// Run 26: what was rebuilt is told, nothing is pruned in that pass, and the next one prunes what only labels knew.
+///
+/// Rules: run 26.1, run 26.2, run 26.4, run 26.5, run 26.6, run B36
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_record_is_rebuilt_from_labels_told_and_pruned_by_the_next_pass() {
     let world = World::start("rebuilt").await;
@@ -113,6 +115,8 @@ async fn what_a_record_holds_beyond_the_render_is_pruned_after_a_restart() {
 }
 
 /// A crash right after a record has shrunk does not look like a loss: the status said so before.
+///
+/// Rules: run B36, run B38
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_shrinks_is_announced_before_it_is_written() {
     let mut world = World::start("shrink").await;

@@ -262,6 +262,8 @@ async fn nothing_of_a_deleted_stageset_is_applied_again() {
 }
 
 /// B13: what may not be deleted holds nothing else back, and is told.
+///
+/// Rules: run B13 forbidden, run 19.3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_may_not_be_deleted_is_named_and_the_rest_goes() {
     let world = World::start("denied").await;

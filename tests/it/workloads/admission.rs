@@ -114,6 +114,7 @@ async fn may_configure(world: &World) {
     grant(world, rules).await;
 }
 
+/// Rules: run 16.1 order, run 16.8
 #[tokio::test(flavor = "multi_thread")]
 async fn admission_configurations_are_applied_last_and_in_force_from_then_on() {
     for (kind, resource) in [

@@ -61,6 +61,7 @@ async fn tidy(world: &World, set: &StageSet<'_>, kind: &Kind) {
     );
 }
 
+/// Rules: run 16.1 waves, run 27.2 crd
 #[tokio::test(flavor = "multi_thread")]
 async fn a_definition_and_its_resource_fit_into_one_stage() {
     let world = World::start("crd-one").await;
@@ -97,6 +98,7 @@ async fn a_definition_and_its_resource_fit_into_one_stage() {
     tidy(&world, &app, &kind).await;
 }
 
+/// Rules: run 27.2 crd
 #[tokio::test(flavor = "multi_thread")]
 async fn a_definition_and_its_resource_roll_out_in_two_stages() {
     let world = World::start("crd-two").await;
@@ -176,6 +178,7 @@ fn rollout(image: &str) -> String {
     )
 }
 
+/// Rules: run 18.3 current, run 18.3 failed, run B12 exprs
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollout_of_argo_is_judged_by_expressions() {
     let world = World::start("argo").await;

@@ -15,6 +15,7 @@ fn selecting(app: &str) -> String {
     deployment("web", "web:1", 1).replace("app: web", &format!("app: {app}"))
 }
 
+/// Rules: run 16.6 default, run 16.5 force, run 16.7
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_selector_is_recreated_by_force_and_by_the_objects_own_word() {
     let annotated = "name: web\n  annotations: { stages.metio.wtf/force: enabled }\nspec";
@@ -51,6 +52,7 @@ async fn a_changed_selector_is_recreated_by_force_and_by_the_objects_own_word() 
     }
 }
 
+/// Rules: run 16.6 keep
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_selector_is_left_alone_where_that_was_asked_and_the_rest_goes_on() {
     let world = World::start("selector-keep").await;
@@ -93,6 +95,7 @@ fn daemons(image: &str, pod: &str) -> String {
     )
 }
 
+/// Rules: run 27.2 daemonset
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_set_is_ready_once_every_node_runs_the_new_one() {
     let world = World::start("daemons").await;
@@ -156,6 +159,7 @@ fn job(image: &str, extra: &str, pod: &str) -> String {
     )
 }
 
+/// Rules: run 27.2 job, run B12 jobs, run 27.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_waited_for_and_not_run_again() {
     let mut world = World::start("job").await;
@@ -234,6 +238,7 @@ async fn a_changed_job_fails_the_stage_or_runs_anew_as_the_rule_says() {
     assert_eq!(live["status"]["succeeded"], 1, "Ready only once the new one is through");
 }
 
+/// Rules: run 18.2 fail-fast, decisions 11 job
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_fails_fails_its_stage_at_once() {
     let world = World::start("job-fails").await;
@@ -253,6 +258,7 @@ async fn a_job_that_fails_fails_its_stage_at_once() {
     );
 }
 
+/// Rules: run 27.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_cleans_up_after_itself_counts_as_done() {
     let mut world = World::start("job-ttl").await;

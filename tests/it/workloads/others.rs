@@ -75,6 +75,7 @@ async fn an_autoscaler_is_not_fought_where_the_manifest_names_no_replicas() {
     assert_eq!(replicas(&world).await, 3);
 }
 
+/// Rules: decisions 1.4
 #[tokio::test(flavor = "multi_thread")]
 async fn an_autoscaler_is_not_fought_where_a_rule_leaves_replicas_to_it() {
     let world = World::start("hpa-ignore").await;
@@ -94,6 +95,7 @@ async fn an_autoscaler_is_not_fought_where_a_rule_leaves_replicas_to_it() {
     assert_eq!(replicas(&world).await, 3);
 }
 
+/// Rules: decisions 6 loop
 #[tokio::test(flavor = "multi_thread")]
 async fn a_field_that_others_keep_taking_is_named_once_and_fought_less_and_less() {
     let world = World::start("loop").await;
@@ -141,6 +143,7 @@ fn editor(world: &World, expression: &str) -> PathBuf {
     path
 }
 
+/// Rules: run 16.3, run 16.4 kubectl
 #[tokio::test(flavor = "multi_thread")]
 async fn what_kubectl_edited_is_put_back_and_what_others_own_stays() {
     let world = World::start("kubectl").await;

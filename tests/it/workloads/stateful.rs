@@ -51,6 +51,7 @@ async fn deployed<'w>(world: &'w World, stage: Stage) -> StageSet<'w> {
     shop
 }
 
+/// Rules: run 16.7, run B6, run 27.2 statefulset
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_claim_template_recreates_the_set_around_its_running_pods() {
     let world = World::start("sts-claims").await;
@@ -139,6 +140,7 @@ async fn reclassed<'w>(world: &'w World, stage: Stage) -> (StageSet<'w>, String,
     (shop, before, revision)
 }
 
+/// Rules: run 16.6 data
 #[tokio::test(flavor = "multi_thread")]
 async fn force_never_destroys_a_claim() {
     for (name, stage) in [
