@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Match, Verb, World,
+    Match, Verb, World, look,
     objects::{self, configmap, deployment, multi, unbound_claim},
     stageset::{condition_of, stage, stageset},
 };
@@ -73,6 +73,39 @@ async fn uid(world: &World, kind: &objects::Kind, name: &str) -> Value {
     world.cluster.must_get(kind, &world.namespace, name).await["metadata"]["uid"].clone()
 }
 
+/// A policy of the cluster that refuses to create Deployments for the app `unwanted` in one namespace, in force on return.
+async fn refuse_creation(world: &World) {
+    let name = format!("it-{}", world.namespace);
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": { "name": name },
+        "spec": {
+            "matchConstraints": { "resourceRules": [{ "apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["deployments"] }] },
+            "validations": [{ "expression": "object.spec.selector.matchLabels.app != 'unwanted'", "message": "not wanted here" }],
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": name },
+        "spec": {
+            "policyName": name, "validationActions": ["Deny"],
+            "matchResources": { "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": world.namespace } } },
+        },
+    });
+    world.cluster.apply(&policy, "").await;
+    world.cluster.apply(&binding, "").await;
+    let probe = objects::documents(&deployment("unwanted", "web:1", 0)).remove(0);
+    let in_force = look(Duration::from_secs(30), || async {
+        match world.cluster.try_apply(&probe, &world.namespace).await {
+            Err(_) => Ok(()),
+            Ok(_) => {
+                let kind = objects::deployments();
+                world.cluster.delete(&kind, &world.namespace, "unwanted").await;
+                Err("it was created".to_owned())
+            }
+        }
+    });
+    in_force.await.expect("the policy is in force");
+}
+
 /// What is to be recreated is known to be acceptable before the first object is deleted.
 ///
 /// Rules: run B6, run B5
@@ -81,36 +114,41 @@ async fn a_conflict_that_cannot_be_cured_costs_no_other_object() {
     let world = World::start("conflicts").await;
     let web =
         |name: &str, app: &str| deployment(name, "web:1", 1).replace(&format!("app: {name}"), &format!("app: {app}"));
-    world
-        .publish("app", &[("all.yaml", &multi(&[web("a", "one"), web("b", "one")]))])
-        .await;
+    let both = |a: &str, b: &str| multi(&[web("a", a), web("b", b)]);
+    world.publish("app", &[("all.yaml", &both("one", "one"))]).await;
     let set = stageset("app")
+        .retry_interval("1h")
         .stage(stage("app", "app").set("conflictPolicy", json!({ "default": "Recreate" })))
         .apply(&world)
         .await;
     set.until_ready().await;
-    let before = [
-        uid(&world, &objects::deployments(), "a").await,
-        uid(&world, &objects::deployments(), "b").await,
-    ];
-    // The second one's selector does not match its own pods: it could not be created.
-    let broken = web("b", "two").replacen("app: two", "app: three", 1);
-    world
-        .publish("app", &[("all.yaml", &multi(&[web("a", "two"), broken]))])
+    let uids = async || {
+        let kind = objects::deployments();
+        [uid(&world, &kind, "a").await, uid(&world, &kind, "b").await]
+    };
+    let before = uids().await;
+    refuse_creation(&world).await;
+    // Both have to be recreated, and the second one could not be created; then the second is wrong in itself.
+    let mismatched = web("b", "two").replacen("app: two", "app: three", 1);
+    for all in [both("two", "unwanted"), multi(&[web("a", "two"), mismatched])] {
+        let revision = world.publish("app", &[("all.yaml", &all)]).await;
+        set.until("refused at this revision", |s| {
+            let entry = crate::support::stageset::stage_of(s, "app");
+            entry["attemptedRevision"] == revision.as_str()
+                && condition_of(s, "Ready").is_some_and(|c| c["reason"] == "StageFailed")
+        })
         .await;
-    set.until_reason("StageFailed").await;
-    for (name, uid_before) in ["a", "b"].iter().zip(&before) {
-        assert_eq!(
-            uid(&world, &objects::deployments(), name).await,
-            *uid_before,
-            "{name} was deleted"
-        );
+        assert_eq!(uids().await, before, "{}", set.message().await);
     }
     let deletes = world
         .proxy
         .all()
         .matching(&Match::writes().verb(Verb::Delete).resource("deployments"));
     assert!(deletes.is_empty(), "\n{}", deletes.lines());
+    let revision = world.publish("app", &[("all.yaml", &both("two", "two"))]).await;
+    set.until_rolled_out("app", &revision).await;
+    let after = uids().await;
+    assert!(after[0] != before[0] && after[1] != before[1], "{after:?}");
 }
 
 /// A claim is not deleted by a default either, unless a rule that names it says that its data may be lost.
