@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::context::{Context, Known};
+use super::doubt::Doubts;
 use super::judge::Judge;
 use super::outcome::Failure;
 use super::render::content_hash;
@@ -56,6 +57,8 @@ pub struct Applier<'a> {
     pub part_of: String,
     pub policy: Policy,
     pub ignore: Vec<IgnoreRule>,
+    /// Collects the objects whose apply got no answer.
+    pub doubts: Doubts,
 }
 
 /// How one object fared.
@@ -205,6 +208,7 @@ impl Applier<'_> {
             .tenant
             .apply(&conflict.object, FIELD_MANAGER, false)
             .await
+            .inspect_err(|e| self.doubt(&conflict.id, e))
             .map_err(|e| failed(&e))?;
         let (key, served) = self.key(&conflict.target).await?;
         let place = Place {
@@ -347,6 +351,7 @@ impl Applier<'_> {
         let applied = match self.tenant.apply(&outgoing, FIELD_MANAGER, false).await {
             Ok(applied) => applied,
             Err(error) => {
+                self.doubt(&id, &error);
                 let refused = self.refused(id, target, object, live.as_ref(), &error, sent);
                 return refused.map_err(|failure| failure.about(&outgoing));
             }
@@ -406,6 +411,12 @@ impl Applier<'_> {
                     Dependents::Deleted
                 },
             }))),
+        }
+    }
+
+    fn doubt(&self, id: &ObjectId, error: &cluster::Error) {
+        if error.leaves_in_doubt() {
+            self.doubts.note(id.clone());
         }
     }
 

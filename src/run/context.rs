@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
+use super::doubt::Doubts;
 use super::notify::Notifier;
 use super::outcome::{Missing, Remedy};
 use crate::cache::{Inventories, Sources, StageSets};
@@ -102,6 +103,8 @@ pub struct Memory {
     pub told_waits: Option<(crate::api::Reason, String)>,
     /// Recorded entries that could not be read and have been told.
     pub unreadable: BTreeSet<String>,
+    /// Writes whose answer never came.
+    pub doubts: Doubts,
     /// Looks in a row that found something not ready.
     pub polls: u32,
     /// When a status write last went out.

@@ -177,6 +177,11 @@ impl Pass<'_> {
                 .iter()
                 .map(|s| super::pin::recorded(run, &s.name))
                 .collect::<Option<Vec<_>>>();
+            let newer = pinned
+                .as_ref()
+                .is_some_and(|p| !p.iter().zip(&offered).all(|(a, b)| super::pin::same(a, b)));
+            // The run goes on; what came after it waits for a window, and that shows.
+            self.status.pending_update = newer.then(|| pending(&offered, next_opening));
             return Windowed::Open(pinned.unwrap_or(offered));
         }
         self.hold(offered, newer, scope, next_opening)
@@ -184,11 +189,7 @@ impl Pass<'_> {
 
     fn hold(&mut self, offered: Vec<Artifact>, newer: bool, scope: Scope, opens: Option<Timestamp>) -> Windowed {
         let first = self.status.pending_update.is_none();
-        let revisions = offered.iter().map(|a| (a.key(), a.revision.clone())).collect();
-        self.status.pending_update = Some(PendingUpdate {
-            revisions: if newer { revisions } else { Default::default() },
-            next_window_opens: opens.map(|at| Time(Timestamp::from_second(at.as_second()).unwrap_or(at))),
-        });
+        self.status.pending_update = Some(pending(if newer { &offered } else { &[] }, opens));
         let until = opens.map_or_else(
             || "no window is in sight".to_owned(),
             |at| format!("the next window opens at {at:.0}"),
@@ -336,4 +337,12 @@ fn parse(wire: &UpdateWindow) -> Option<Window> {
         to: wire.to.as_ref().and_then(|t| t.parse().ok()),
     };
     Window::parse(&fields).ok()
+}
+
+/// What waits for a window, and until when.
+fn pending(offered: &[Artifact], opens: Option<Timestamp>) -> PendingUpdate {
+    PendingUpdate {
+        revisions: offered.iter().map(|a| (a.key(), a.revision.clone())).collect(),
+        next_window_opens: opens.map(|at| Time(Timestamp::from_second(at.as_second()).unwrap_or(at))),
+    }
 }

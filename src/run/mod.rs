@@ -5,6 +5,7 @@ mod apply;
 mod attempt;
 mod awaiting;
 mod context;
+mod doubt;
 mod gates;
 mod judge;
 mod notify;

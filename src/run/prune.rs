@@ -48,10 +48,11 @@ impl Pass<'_> {
         self.memory.full_at = Some(std::time::Instant::now());
         tracing::info!(stages = self.status.stages.len(), ready = true, "StageSet synced");
         let again = newer || self.prune_deferred || self.is_disturbed();
+        let steady = jittered(self.cadence().steady);
         let wake = if again {
             std::time::Duration::ZERO
         } else {
-            jittered(self.cadence().steady)
+            self.memory.doubts.rest().map_or(steady, |rest| rest.min(steady))
         };
         Ok(End {
             situation: Situation::Succeeded {
@@ -217,8 +218,10 @@ impl Pass<'_> {
             removal.settled = plan.delete.iter().map(|e| e.id.clone()).collect();
         }
         let mut kept: Entries = record.entries();
+        let doubts = &self.memory.doubts;
         kept.retain(|id, _| {
-            !removal.settled.contains(id) && !plan.forgotten.contains(id) && !plan.moved.iter().any(|(m, _)| m == id)
+            let settled = removal.settled.contains(id) && !doubts.is_open(id);
+            !settled && !plan.forgotten.contains(id) && !plan.moved.iter().any(|(m, _)| m == id)
         });
         let position = self.status.stages.iter().position(|s| s.name == plan.stage);
         match position {

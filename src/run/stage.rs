@@ -371,6 +371,7 @@ impl Pass<'_> {
             part_of: applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace),
             policy: super::treatment::policy(stage),
             ignore: super::treatment::ignore(&self.set.spec, stage)?,
+            doubts: self.memory.doubts.clone(),
         })
     }
 

@@ -37,7 +37,9 @@ impl Pass<'_> {
     pub(super) async fn steady(&mut self) -> Result<End, Stop> {
         let steady = self.cadence().steady;
         let since_full = self.memory.full_at.map(|at| at.elapsed());
+        let doubts = self.memory.doubts.rest();
         let full = self.requested
+            || doubts == Some(Duration::ZERO)
             || match since_full {
                 Some(since) => since + Duration::from_secs(1) >= steady.mul_f64(0.95),
                 None => self.first_comparison_is_due(steady).await?,
@@ -47,6 +49,9 @@ impl Pass<'_> {
             None if full => jittered(steady),
             None => jittered(steady.saturating_sub(since_full.unwrap_or_default())),
         });
+        if let Some(rest) = doubts.filter(|rest| !rest.is_zero()) {
+            wake = earlier(wake, rest);
+        }
         let mut bad = None;
         let mut doubtful = false;
         let spec = self.set.spec.clone();
@@ -75,6 +80,7 @@ impl Pass<'_> {
         if full {
             self.memory.full_at = Some(Instant::now());
             self.memory.full_due = None;
+            self.memory.doubts.forget_ruled_out();
         }
         if self.has_leftovers() {
             let last = spec.stages.len().saturating_sub(1);

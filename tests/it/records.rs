@@ -224,3 +224,44 @@ async fn records_of_a_namesake_get_the_new_owner() {
         .await;
     assert!(!is_there(&world, "a").await);
 }
+
+/// A write that got no answer is carried out after all, when its object has been pruned already: nothing stays behind.
+///
+/// Rules: run B1
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_is_carried_out_late_leaves_no_orphan() {
+    let world = World::start("late-write").await;
+    let late = |verb| Match::writes().verb(verb).resource("configmaps").name("late");
+    let longer_than_we_wait = Duration::from_secs(45);
+    world
+        .proxy
+        .delay_some(late(Verb::Patch), When::Nth(1), longer_than_we_wait);
+    publish(&world, &["a", "late"]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready_within(Duration::from_secs(90)).await;
+    let revision = publish(&world, &["a"]).await;
+    shop.until_rolled_out("app", &revision).await;
+    look(Duration::from_secs(120), || async {
+        match world.proxy.all().matching(&late(Verb::Delete)).count() {
+            0 | 1 => Err("deleted once: it has not come back yet, or it stays".to_owned()),
+            _ => Ok(()),
+        }
+    })
+    .await
+    .expect("it is deleted again");
+    look(Duration::from_secs(120), || async {
+        let recorded = shop.recorded_configmaps("app").await;
+        if recorded.len() == 1 {
+            Ok(())
+        } else {
+            Err(format!("{recorded:?}"))
+        }
+    })
+    .await
+    .expect("in the end it is forgotten");
+    let exists = world
+        .cluster
+        .exists(&objects::configmaps(), &world.namespace, "late")
+        .await;
+    assert!(!exists);
+}

@@ -190,6 +190,7 @@ async fn a_hold_does_not_hide_a_release_in_trouble() {
         .await;
     app.until_ready().await;
     app.patch_spec(json!({ "updateWindows": [closed()] })).await;
+    app.until_ready().await;
     world.widget("w", false).await;
     app.until_reason("StageFailed").await;
     world.publish("app", &[("w.yaml", &widget("w", 2))]).await;
