@@ -209,6 +209,13 @@ fn body(c: &mut Choices<'_>, kind: &str, text: &mut String) {
             )
             .unwrap();
         }
+        other => small(c, other, text),
+    }
+}
+
+/// What is left of a kind that takes a few lines.
+fn small(c: &mut Choices<'_>, kind: &str, text: &mut String) {
+    match kind {
         "Ingress" => {
             writeln!(
                 text,
@@ -397,18 +404,7 @@ fn container_lists(c: &mut Choices<'_>, indent: &str, text: &mut String, patch: 
             }
         }
     }
-    if c.chance(1) {
-        writeln!(text, "{indent}volumeMounts:").unwrap();
-        for _ in 0..=c.below(2) {
-            let path = c.pick(&["/a", "/b", "\"/a\""]);
-            writeln!(
-                text,
-                "{indent}- mountPath: {path}\n{indent}  name: {}",
-                c.pick(&["v1", "v2"])
-            )
-            .unwrap();
-        }
-    }
+    volume_mounts(c, indent, text);
     if c.chance(2) {
         writeln!(
             text,
@@ -425,5 +421,20 @@ fn container_lists(c: &mut Choices<'_>, indent: &str, text: &mut String, patch: 
             c.pick(&NAMES)
         )
         .unwrap();
+    }
+}
+
+fn volume_mounts(c: &mut Choices<'_>, indent: &str, text: &mut String) {
+    if c.chance(1) {
+        writeln!(text, "{indent}volumeMounts:").unwrap();
+        for _ in 0..=c.below(2) {
+            let path = c.pick(&["/a", "/b", "\"/a\""]);
+            writeln!(
+                text,
+                "{indent}- mountPath: {path}\n{indent}  name: {}",
+                c.pick(&["v1", "v2"])
+            )
+            .unwrap();
+        }
     }
 }
