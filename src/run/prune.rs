@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::pass::{Pass, jittered};
 use super::record::{self, Record};
@@ -11,7 +13,7 @@ use super::verify::target_of;
 use crate::api::Reason;
 use crate::api::names::annotation;
 use crate::cluster::watch::Owner;
-use crate::cluster::{Error, Identity, Preconditions, Target, Tenant};
+use crate::cluster::{Error, Identity, Preconditions, Target, Tenant, uid};
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{
     self, Deletion, DesiredStage, Entries, Entry, NamespaceFacts, ObjectId, OwnerRef, PruneGuard, StagePrune,
@@ -284,16 +286,40 @@ pub async fn remove(tenant: &Tenant, owner: &Owner, entries: &[Entry]) -> Remova
 /// Whether the object is still there with a delete under way.
 async fn remove_one(tenant: &Tenant, owner: &Owner, entry: &Entry) -> Result<bool, Error> {
     let target = target_of(&entry.id, &entry.api_version());
-    let live = match tenant.get(&target).await {
-        Ok(Some(live)) => live,
-        Ok(None) | Err(Error::UnknownKind { .. } | Error::NoName { .. }) => return Ok(false),
-        Err(e) => return Err(e),
+    let Some(live) = live(tenant, &target).await? else {
+        return Ok(false);
     };
+    match remove_live(tenant, owner, entry, &target, &live).await {
+        // Another object of that name may have come in between, which is then judged on its own. Where it is the same
+        // one, the server had another reason, and the delete is still to be done.
+        Err(e) if e.is_conflict() => match self::live(tenant, &target).await? {
+            None => Ok(false),
+            Some(now) if uid(&now) == uid(&live) => Err(e),
+            Some(now) => remove_live(tenant, owner, entry, &target, &now).await,
+        },
+        other => other,
+    }
+}
+
+async fn live(tenant: &Tenant, target: &Target) -> Result<Option<Value>, Error> {
+    match tenant.get(target).await {
+        Err(Error::UnknownKind { .. } | Error::NoName { .. }) => Ok(None),
+        other => other,
+    }
+}
+
+async fn remove_live(
+    tenant: &Tenant,
+    owner: &Owner,
+    entry: &Entry,
+    target: &Target,
+    live: &Value,
+) -> Result<bool, Error> {
     let ours = OwnerRef {
         name: owner.name.clone(),
         namespace: owner.namespace.clone(),
     };
-    match may_delete(&live, &ours) {
+    match may_delete(live, &ours) {
         Deletion::Skip(inventory::Skip::Terminating) => Ok(true),
         Deletion::Skip(skip) => {
             tracing::info!(object = %target, %skip, "a recorded object is left alone");
@@ -312,11 +338,7 @@ async fn remove_one(tenant: &Tenant, owner: &Owner, entry: &Entry) -> Result<boo
                 uid: only_if.uid,
                 resource_version: None,
             };
-            match tenant.delete(&target, &only_if).await {
-                Ok(there) => Ok(there),
-                Err(e) if e.is_conflict() => Ok(false),
-                Err(e) => Err(e),
-            }
+            tenant.delete(target, &only_if).await
         }
     }
 }

@@ -491,3 +491,18 @@ async fn a_stage_may_render_nothing_at_all() {
     assert_eq!(world.applied(&objects::configmaps(), "shop").await, ["a"]);
     assert_eq!(shop.recorded_configmaps("two").await, set(&[]));
 }
+
+/// A conflict at the delete does not mean that somebody else has the object now.
+///
+/// Rules: run B1
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_that_meets_a_conflict_is_repeated() {
+    let world = World::start("prune-conflict").await;
+    let shop = two_stages(&world, &["a", "b"], &["d"]).await;
+    let delete = Match::writes().verb(Verb::Delete).resource("configmaps").name("b");
+    world.proxy.fail(delete, When::First(2), 409);
+    let revision = publish(&world, "one", &["a"]).await;
+    shop.until_rolled_out("one", &revision).await;
+    assert!(!is_there(&world, "b").await, "nothing stays behind unrecorded");
+    assert_eq!(shop.recorded_configmaps("one").await, set(&["a"]));
+}

@@ -4,7 +4,7 @@ use std::{convert::Infallible, io, sync::Arc};
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
-use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode, request::Parts};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::{
     body::{Frame, Incoming},
@@ -114,8 +114,23 @@ async fn handle(shared: Arc<Shared>, born: u64, request: Request<Incoming>) -> R
     }
     let plan = shared.admit(call.clone());
     if !plan.delay.is_zero() {
-        tokio::time::sleep(plan.delay).await;
+        // What is held here goes on to the server though its client may have given up, as from a gateway's buffer.
+        let held = async move {
+            tokio::time::sleep(plan.delay).await;
+            carry_out(shared, plan, call, parts, body).await
+        };
+        return tokio::spawn(held).await.unwrap_or(Err(Cut));
     }
+    carry_out(shared, plan, call, parts, body).await
+}
+
+async fn carry_out(
+    shared: Arc<Shared>,
+    plan: Plan,
+    call: Call,
+    parts: Parts,
+    body: Bytes,
+) -> Result<Response<Body>, Cut> {
     if let Some((pid, Moment::Before)) = plan.kill {
         shared.kill(pid, &call);
         return Err(Cut);
