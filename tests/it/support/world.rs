@@ -423,6 +423,35 @@ subjects: [{{ kind: ServiceAccount, name: tenant, namespace: {namespace} }}]
 "
     );
     cluster.apply_yaml(&text, namespace).await;
+    for (account, resource) in [("tenant", "configmaps"), ("controller", "leases")] {
+        may_write(cluster, namespace, account, resource).await;
+    }
+}
+
+/// Waits until the server's authorizer has taken an account's new rights in.
+async fn may_write(cluster: &Cluster, namespace: &str, account: &str, resource: &str) {
+    let group = if resource == "leases" {
+        "coordination.k8s.io"
+    } else {
+        ""
+    };
+    let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
+        "user": format!("system:serviceaccount:{namespace}:{account}"),
+        "resourceAttributes": { "namespace": namespace, "verb": "create", "group": group, "resource": resource },
+    }});
+    super::look(Duration::from_secs(20), || async {
+        let request = http::Request::post("/apis/authorization.k8s.io/v1/subjectaccessreviews")
+            .header("content-type", "application/json")
+            .body(review.to_string().into_bytes())
+            .expect("a review");
+        let answer: Result<Value, _> = cluster.client.request(request).await;
+        match answer {
+            Ok(answer) if answer["status"]["allowed"] == true => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+    .unwrap_or_else(|seen| panic!("{account} never got its rights: {seen}"));
 }
 
 /// A token of a ServiceAccount, good for a day.
