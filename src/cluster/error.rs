@@ -127,9 +127,10 @@ impl Error {
             .is_some_and(|s| s.code == 500 && s.reason.is_empty() && WORDS.iter().any(|w| s.message.starts_with(w)))
     }
 
-    /// Whether the request may have been carried out, or may yet be, although there was no answer to it.
+    /// Whether the request may yet be carried out although nobody waits for its answer any more. One whose connection
+    /// broke was either taken up at once or not at all.
     pub fn leaves_in_doubt(&self) -> bool {
-        matches!(self, Self::Timeout { .. } | Self::Transport { .. }) || self.code() == Some(504)
+        matches!(self, Self::Timeout { .. }) || self.code() == Some(504)
     }
 
     /// Trying the same request again soon may succeed without anybody changing anything.

@@ -80,6 +80,8 @@ pub struct Memory {
     pub undecided: u32,
     /// When the last complete look at everything ended.
     pub looked_at: Option<Instant>,
+    /// When somebody last asked for a pass.
+    pub requested_at: Option<Instant>,
     /// When everything was last compared with what was sent.
     pub full_at: Option<Instant>,
     /// When that is due for the first time after a restart.

@@ -28,6 +28,8 @@ use crate::source::Artifact;
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Steps in a row that a stumbling API server may cost before it counts as a failure: about a minute.
 const STUMBLES: u32 = 6;
+/// From which of them on they are told.
+const TOLD_FROM: u32 = 2;
 
 /// The working state of one step.
 pub struct Pass<'a> {
@@ -95,8 +97,26 @@ impl<'a> Pass<'a> {
     /// Why nothing was decided.
     pub async fn run(mut self) -> Result<Wake, Stop> {
         self.ensure_finalizer().await?;
-        let end = self.decide().await?;
-        self.finish(end).await
+        match self.decide().await {
+            Ok(end) => self.finish(end).await,
+            Err(stop) => {
+                self.tell_stumble(&stop).await;
+                Err(stop)
+            }
+        }
+    }
+
+    /// Says in a run under way what holds it up, once that is more than a moment: an admission webhook that does not
+    /// answer looks like this for as long as it takes to count as a failure.
+    async fn tell_stumble(&mut self, stop: &Stop) {
+        let Stop::Stumbled(why) = stop else { return };
+        if self.memory.undecided < TOLD_FROM || self.status.run.is_none() {
+            return;
+        }
+        let message = format!("{why}; trying again");
+        if let Err(error) = self.write(&Situation::Unfinished { message }).await {
+            tracing::debug!(%error, "what holds the run up could not be told");
+        }
     }
 
     async fn decide(&mut self) -> Result<End, Stop> {
@@ -181,6 +201,7 @@ impl<'a> Pass<'a> {
             .map(str::to_owned);
         if token.is_some() && token != self.status.last_handled_reconcile_at {
             self.requested = true;
+            self.memory.requested_at = Some(Instant::now());
             self.status.last_handled_reconcile_at = token;
         }
     }

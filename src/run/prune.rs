@@ -177,6 +177,9 @@ impl Pass<'_> {
 
     /// Brings the counts in the status in line with the records: a crash may have come between the two.
     pub(super) fn count_records(&mut self) {
+        if self.prune_deferred {
+            return;
+        }
         for at in 0..self.status.stages.len() {
             let recorded = record::of_stage(self.ctx, self.owner, &self.status.stages[at].name);
             let entry = &mut self.status.stages[at];

@@ -83,6 +83,7 @@ impl Pass<'_> {
             .collect();
         let stored = record::of_stage(self.ctx, self.owner, &stage.name).entries();
         wanted = union(&stored, &wanted);
+        let expected = wanted.len();
         let mut kinds: BTreeSet<(String, String)> = rendered
             .objects
             .iter()
@@ -111,7 +112,8 @@ impl Pass<'_> {
         let shards = self.recorder(at, stage).write(&wanted).await;
         let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
         let entry = &mut self.status.stages[at];
-        entry.entries_count = i64::try_from(wanted.len()).ok();
+        // What only labels knew is to be pruned; until then the record holds more than the status speaks of.
+        entry.entries_count = i64::try_from(expected).ok();
         entry.shards = i32::try_from(shards).ok();
         Ok(complete)
     }

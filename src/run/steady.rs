@@ -23,6 +23,9 @@ use crate::rules::condition::{READY, Situation};
 use crate::rules::inventory::{Entry, ObjectId, applyset_id};
 use crate::rules::readiness::{self, Overall, name_blockers};
 
+/// How long after a request what changes is compared as if it had been asked for.
+const ASKED_FOR: Duration = Duration::from_secs(5);
+
 /// What a look at one stage means for the StageSet.
 enum Health {
     Good,
@@ -38,7 +41,10 @@ impl Pass<'_> {
         let steady = self.cadence().steady;
         let since_full = self.memory.full_at.map(|at| at.elapsed());
         let doubts = self.memory.doubts.rest();
+        // A change just before a request may be told after it.
+        let asked = self.memory.requested_at.is_some_and(|at| at.elapsed() < ASKED_FOR);
         let full = self.requested
+            || asked
             || doubts == Some(Duration::ZERO)
             || match since_full {
                 Some(since) => since + Duration::from_secs(1) >= steady.mul_f64(0.95),

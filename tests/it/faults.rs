@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::support::{
-    Match, When, World,
+    Match, Verb, When, World,
     objects::{self, configmap},
     seed,
     stageset::{StageSet, stage, stageset},
@@ -179,7 +179,7 @@ async fn a_failed_stage_is_tried_again_after_its_retry_interval() {
     world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
     world
         .proxy
-        .fail(Match::any().resource("configmaps"), When::First(1), 422);
+        .fail(Match::any().verb(Verb::Get).resource("configmaps"), When::First(1), 422);
     let shop = stageset("shop")
         .interval("6s")
         .retry_interval("3s")

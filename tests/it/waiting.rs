@@ -192,6 +192,11 @@ async fn a_revision_the_server_stumbles_over_is_replaced() {
     })
     .await
     .expect("the controller tries");
+    set.until("telling what holds it up", |s| {
+        let ready = condition_of(s, "Ready").expect("Ready");
+        ready["status"] == "Unknown" && ready["message"].to_string().contains("injected 500")
+    })
+    .await;
     let took = time_to_replace(&world, "app", "good").await;
     assert!(took < Duration::from_secs(1), "it took {took:?}");
     world.proxy.heal();
