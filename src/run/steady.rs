@@ -282,7 +282,10 @@ impl Pass<'_> {
     fn note_clean(&mut self, memory: &StageMemory, look: &Look) {
         let clean = memory.objects.keys().filter(|id| !look.drifted.contains_key(id));
         for id in clean {
-            if self.memory.corrected_at.remove(id).is_some() {
+            // Right after a correction that says little.
+            let corrected = self.memory.corrected_at.get(id);
+            if corrected.is_some_and(|at| at.elapsed() >= ASKED_FOR) {
+                self.memory.corrected_at.remove(id);
                 self.memory.loops.forget(id);
             }
         }
