@@ -1,5 +1,7 @@
 //! stageset-controller: staged delivery for Kubernetes.
 #![forbid(unsafe_code)]
+// What cannot go on says why in an error; a panic is for tests.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod api;
 pub mod app;

@@ -90,6 +90,17 @@ struct Found {
     before: Option<Known>,
 }
 
+impl Found {
+    fn place(&self) -> Place<'_> {
+        Place {
+            id: &self.id,
+            target: &self.target,
+            key: &self.key,
+            served: &self.served,
+        }
+    }
+}
+
 /// Where an object is found.
 struct Place<'a> {
     id: &'a ObjectId,
@@ -275,101 +286,63 @@ impl Applier<'_> {
 
     /// Decides what to do about an object as it was found: leave it alone, leave it as it is, or send it.
     async fn treat(&self, found: Found) -> Result<Step, Failure> {
-        let Found {
-            id,
-            target,
-            key,
-            served,
-            object,
-            live,
-            sent,
-            before,
-        } = found;
-        let mode = optout::mode(&object, live.as_ref());
-        let kept = before_apply(&self.policy, &object, live.is_some()) == BeforeApply::KeepExisting;
+        let (object, live) = (&found.object, found.live.as_ref());
+        let mode = optout::mode(object, live);
+        let kept = before_apply(&self.policy, object, live.is_some()) == BeforeApply::KeepExisting;
         if kept || mode == Mode::Ignore || (mode == Mode::IfNotPresent && live.is_some()) {
-            return Ok(Step::Done(
-                id,
-                Known::skipped(&target, live.as_ref(), sent),
-                Change::Skipped,
-            ));
+            let skipped = Known::skipped(&found.target, live, found.sent);
+            return Ok(Step::Done(found.id, skipped, Change::Skipped));
         }
         let mut same_release = false;
-        if let Some(live) = &live {
-            self.refuse_foreign(&target, live).await?;
-            same_release = before.as_ref().is_some_and(|k| k.sent == sent && k.uid == uid(live));
+        if let Some(live) = live {
+            self.refuse_foreign(&found.target, live).await?;
+            let before = found.before.as_ref();
+            same_release = before.is_some_and(|k| k.sent == found.sent && k.uid == uid(live));
         }
-        let outgoing = object_to_send(&object, live.as_ref(), &self.ignore, FIELD_MANAGER);
-        if let Some(live) = &live
+        let outgoing = object_to_send(object, live, &self.ignore, FIELD_MANAGER);
+        if let Some(live) = live
             && same_release
             && drift::compare(&outgoing, live, FIELD_MANAGER).is_empty()
         {
-            let place = Place {
-                id: &id,
-                target: &target,
-                key: &key,
-                served: &served,
-            };
-            let known = self.learn(&place, live, sent, before.as_ref()).await;
-            return Ok(Step::Done(id, known, Change::Unchanged));
+            let known = self
+                .learn(&found.place(), live, found.sent, found.before.as_ref())
+                .await;
+            return Ok(Step::Done(found.id, known, Change::Unchanged));
         }
-        self.send(Sending {
-            id,
-            target,
-            key,
-            served,
-            object,
-            outgoing,
-            live,
-            sent,
-            mode,
-            before,
-        })
-        .await
+        self.send(found, &outgoing, mode).await
     }
 
-    /// Applies one object that has to be applied.
-    async fn send(&self, sending: Sending) -> Result<Step, Failure> {
-        let Sending {
-            id,
-            target,
-            key,
-            served,
-            object,
-            outgoing,
-            live,
-            sent,
-            mode,
-            before,
-        } = sending;
-        if let Some(live) = live.as_ref().filter(|_| mode == Mode::Apply)
+    /// Applies one object that has to be applied; `outgoing` is without what is left to others.
+    async fn send(&self, found: Found, outgoing: &Value, mode: Mode) -> Result<Step, Failure> {
+        if let Some(live) = found.live.as_ref().filter(|_| mode == Mode::Apply)
             && let Some(patch) = managers::takeover(live, FIELD_MANAGER)
         {
-            let taken = self.tenant.json_patch(&target, &patch, FIELD_MANAGER).await;
+            let taken = self.tenant.json_patch(&found.target, &patch, FIELD_MANAGER).await;
             taken.map_err(|e| Failure::of_request("apply", &e))?;
         }
-        let applied = match self.tenant.apply(&outgoing, FIELD_MANAGER, false).await {
+        let applied = match self.tenant.apply(outgoing, FIELD_MANAGER, false).await {
             Ok(applied) => applied,
             Err(error) => {
-                self.doubt(&id, &error);
-                let refused = self.refused(id, target, object, live.as_ref(), &error, sent);
-                return refused.map_err(|failure| failure.about(&outgoing));
+                self.doubt(&found.id, &error);
+                let refused = self.refused(
+                    found.id,
+                    found.target,
+                    found.object,
+                    found.live.as_ref(),
+                    &error,
+                    found.sent,
+                );
+                return refused.map_err(|failure| failure.about(outgoing));
             }
         };
-        let change = match &live {
+        let change = match &found.live {
             None => Change::Created,
             Some(live) if resource_version(live) == resource_version(&applied) => Change::Unchanged,
             Some(_) => Change::Configured,
         };
-        let before = before.filter(|_| change == Change::Unchanged);
-        let place = Place {
-            id: &id,
-            target: &target,
-            key: &key,
-            served: &served,
-        };
-        let known = self.learn(&place, &applied, sent, before.as_ref()).await;
-        Ok(Step::Done(id, known, change))
+        let before = found.before.as_ref().filter(|_| change == Change::Unchanged);
+        let known = self.learn(&found.place(), &applied, found.sent, before).await;
+        Ok(Step::Done(found.id, known, change))
     }
 
     /// The server refused the apply: by policy, a conflict over an immutable field may have a remedy.
@@ -495,22 +468,6 @@ impl Applier<'_> {
             .map_err(|e| Failure::of_request("apply", &e))?
             .is_some())
     }
-}
-
-/// One object on its way to the server.
-struct Sending {
-    id: ObjectId,
-    target: Target,
-    key: WatchKey,
-    served: Served,
-    /// As rendered.
-    object: Value,
-    /// The same without what is left to others.
-    outgoing: Value,
-    live: Option<Value>,
-    sent: u64,
-    mode: Mode,
-    before: Option<Known>,
 }
 
 /// Runs of one kind: their members do not need each other, so they go out together.

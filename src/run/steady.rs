@@ -68,6 +68,7 @@ impl Pass<'_> {
                 Err(failure) => {
                     // What a full look was asked for is still to be done.
                     self.memory.full_at = self.memory.full_at.filter(|_| !full);
+                    self.memory.full_due = self.memory.full_due.filter(|_| !full);
                     return self.failed_care(at, failure);
                 }
             };
