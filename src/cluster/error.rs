@@ -105,6 +105,13 @@ impl Error {
             .is_some_and(|s| s.code == 409 && s.reason == "AlreadyExists")
     }
 
+    /// An apply that was to create an object was refused for good: there may be one, which the server compares only
+    /// after admission has had its say.
+    pub fn needs_a_look(&self) -> bool {
+        self.code()
+            .is_some_and(|code| (400..500).contains(&code) && code != 429)
+    }
+
     /// 403: the identity lacks a right.
     pub fn is_forbidden(&self) -> bool {
         self.code() == Some(403)

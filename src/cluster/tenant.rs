@@ -13,6 +13,10 @@ use super::connect::IMPERSONATE_USER;
 use super::kinds::segment;
 use super::{Cluster, Error, Identity, Served, Target, bounded};
 
+/// A resourceVersion that no object ever has. The server compares it only with that of an object it has: where there is
+/// none, it creates one.
+const NO_VERSION: &str = "9223372036854775807";
+
 /// What must still hold for a delete to go ahead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preconditions {
@@ -115,6 +119,26 @@ impl Tenant {
     /// # Errors
     /// The failed request, with the server's Status where it refused.
     pub async fn apply(&self, object: &Value, manager: &str, dry_run: bool) -> Result<Value, Error> {
+        self.apply_to(object, manager, dry_run).await
+    }
+
+    /// The same, but an object that exists has to be at `version`. One that is gone is created.
+    ///
+    /// # Errors
+    /// A conflict where it is at another; else as for [`Self::apply`].
+    pub async fn apply_at(&self, object: &Value, version: &str, manager: &str) -> Result<Value, Error> {
+        self.apply_to(&at_version(object, version), manager, false).await
+    }
+
+    /// The same, but only where there is no such object: one request that looks and creates.
+    ///
+    /// # Errors
+    /// [`Error::needs_a_look`] where there is one, and for other refusals; else as for [`Self::apply`].
+    pub async fn apply_new(&self, object: &Value, manager: &str) -> Result<Value, Error> {
+        self.apply_at(object, NO_VERSION, manager).await
+    }
+
+    async fn apply_to(&self, object: &Value, manager: &str, dry_run: bool) -> Result<Value, Error> {
         let target = Target::of(object)?;
         let served = self.place(&target).await?;
         let mut params = PatchParams::apply(manager).force();
@@ -324,6 +348,14 @@ impl Tenant {
             .map_err(|e| Error::from_kube(what(), e))?;
         serde_json::from_str(&text).map_err(|source| Error::Decode { what: what(), source })
     }
+}
+
+fn at_version(object: &Value, version: &str) -> Value {
+    let mut object = object.clone();
+    if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        meta.insert("resourceVersion".into(), Value::from(version));
+    }
+    object
 }
 
 fn page_query(label_selector: Option<&str>, next: Option<&str>) -> String {

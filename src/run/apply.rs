@@ -1,6 +1,6 @@
 //! Applying the objects of a stage, wave by wave: what exists and is as it should be is not written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -57,6 +57,8 @@ pub struct Applier<'a> {
     pub part_of: String,
     pub policy: Policy,
     pub ignore: Vec<IgnoreRule>,
+    /// Objects that no record named before this apply: most likely there are none yet.
+    pub new: BTreeSet<ObjectId>,
     /// Collects the objects whose apply got no answer.
     pub doubts: Doubts,
 }
@@ -257,31 +259,60 @@ impl Applier<'_> {
         }
         // The watch begins before the first look, so that no change after it is missed.
         self.ctx.hub.watch(&key, &served, self.tenant, self.owner);
-        let live = self
-            .tenant
-            .get(&target)
-            .await
-            .map_err(|e| Failure::of_access("apply", &e, "get", &target))?;
-        if live.is_none()
-            && let Some(done) = before.as_ref().filter(|k| k.deletes_itself && k.sent == sent)
-            && done.readiness.is_ready()
-        {
-            return Ok(Step::Done(id, done.clone(), Change::Unchanged));
-        }
-        if live.as_ref().is_some_and(is_deleting) {
-            return Ok(Step::Leaving(id, Known::leaving(before.as_ref())));
-        }
-        self.treat(Found {
+        let found = Found {
             id,
             target,
             key,
             served,
             object,
-            live,
+            live: None,
             sent,
             before,
-        })
-        .await
+        };
+        if self.may_create(&found)
+            && let Some(step) = self.create(&found).await?
+        {
+            return Ok(step);
+        }
+        self.look(found).await
+    }
+
+    /// Looks at the object before anything is decided about it.
+    async fn look(&self, mut found: Found) -> Result<Step, Failure> {
+        let live = self.tenant.get(&found.target).await;
+        found.live = live.map_err(|e| Failure::of_access("apply", &e, "get", &found.target))?;
+        let before = found.before.as_ref();
+        if found.live.is_none()
+            && let Some(done) = before.filter(|k| k.deletes_itself && k.sent == found.sent)
+            && done.readiness.is_ready()
+        {
+            return Ok(Step::Done(found.id, done.clone(), Change::Unchanged));
+        }
+        if found.live.as_ref().is_some_and(is_deleting) {
+            return Ok(Step::Leaving(found.id, Known::leaving(before)));
+        }
+        self.treat(found).await
+    }
+
+    fn may_create(&self, found: &Found) -> bool {
+        found.before.is_none() && self.new.contains(&found.id) && optout::mode(&found.object, None) != Mode::Ignore
+    }
+
+    /// Creates an object that there should be none of yet. None where there is one: it has to be looked at, and is
+    /// untouched. Of two StageSets that bring the same object at once only one creates it (run 28 B29).
+    async fn create(&self, found: &Found) -> Result<Option<Step>, Failure> {
+        let outgoing = object_to_send(&found.object, None, &self.ignore, FIELD_MANAGER);
+        match self.tenant.apply_new(&outgoing, FIELD_MANAGER).await {
+            Ok(applied) => {
+                let known = self.learn(&found.place(), &applied, found.sent, None).await;
+                Ok(Some(Step::Done(found.id.clone(), known, Change::Created)))
+            }
+            Err(error) if error.needs_a_look() => Ok(None),
+            Err(error) => {
+                self.doubt(&found.id, &error);
+                Err(Failure::of_access("apply", &error, "create", &found.target).about(&outgoing))
+            }
+        }
     }
 
     /// Decides what to do about an object as it was found: leave it alone, leave it as it is, or send it.
@@ -314,13 +345,22 @@ impl Applier<'_> {
 
     /// Applies one object that has to be applied; `outgoing` is without what is left to others.
     async fn send(&self, found: Found, outgoing: &Value, mode: Mode) -> Result<Step, Failure> {
+        let mut seen = found.live.as_ref().map(resource_version).unwrap_or_default().to_owned();
         if let Some(live) = found.live.as_ref().filter(|_| mode == Mode::Apply)
             && let Some(patch) = managers::takeover(live, FIELD_MANAGER)
         {
             let taken = self.tenant.json_patch(&found.target, &patch, FIELD_MANAGER).await;
-            taken.map_err(|e| Failure::of_request("apply", &e))?;
+            let taken = taken.map_err(|e| Failure::of_request("apply", &e))?;
+            resource_version(&taken).clone_into(&mut seen);
         }
-        let applied = match self.tenant.apply(outgoing, FIELD_MANAGER, false).await {
+        let adopts = found.live.as_ref().is_some_and(|live| !self.owns(live));
+        let applied = if adopts {
+            // As it was looked at: nobody else may have adopted it since.
+            self.tenant.apply_at(outgoing, &seen, FIELD_MANAGER).await
+        } else {
+            self.tenant.apply(outgoing, FIELD_MANAGER, false).await
+        };
+        let applied = match applied {
             Ok(applied) => applied,
             Err(error) => {
                 self.doubt(&found.id, &error);
@@ -425,14 +465,10 @@ impl Applier<'_> {
 
     /// An object that another StageSet owns is never taken over in silence (run 28 B29).
     async fn refuse_foreign(&self, target: &Target, live: &Value) -> Result<(), Failure> {
-        let Some(found) = owner_of(live) else {
+        let Some(found) = owner_of(live).filter(|owner| *owner != self.me()) else {
             return Ok(());
         };
-        let ours = OwnerRef {
-            name: self.owner.name.clone(),
-            namespace: self.owner.namespace.clone(),
-        };
-        if found == ours || !self.exists(&found).await? {
+        if !self.exists(&found).await? {
             return Ok(());
         }
         Err(Failure::retried(
@@ -442,6 +478,17 @@ impl Applier<'_> {
                 found.namespace, found.name
             ),
         ))
+    }
+
+    fn me(&self) -> OwnerRef {
+        OwnerRef {
+            name: self.owner.name.clone(),
+            namespace: self.owner.namespace.clone(),
+        }
+    }
+
+    fn owns(&self, live: &Value) -> bool {
+        owner_of(live).is_some_and(|owner| owner == self.me())
     }
 
     async fn exists(&self, other: &OwnerRef) -> Result<bool, Failure> {

@@ -1,6 +1,6 @@
 //! The stages of a run: apply, verify, next (run 3.1).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -237,12 +237,15 @@ impl Pass<'_> {
         let rendered = self.render(at, stage, tenant).await?;
         self.refuse_duplicates(at, &rendered).await?;
         self.tell_build(at, stage, &rendered);
-        self.record(at, stage, &rendered).await?;
+        let new = self.record(at, stage, &rendered).await?;
         let memory = self.memory.stages.entry(stage.name.clone()).or_default();
         // Every object is in the memory from here on, so that a crash of the apply in the middle still awaits all.
         let mut known: BTreeMap<ObjectId, Known> = std::mem::take(&mut memory.objects);
         known.retain(|id, _| rendered.ids.contains(id));
-        let applier = self.applier(stage, tenant, &judge)?;
+        let applier = Applier {
+            new,
+            ..self.applier(stage, tenant, &judge)?
+        };
         let report = applier.run(rendered.objects, &mut known).await;
         let complete = known.len() == rendered.ids.len();
         let memory = self.memory.stages.entry(stage.name.clone()).or_default();
@@ -331,8 +334,9 @@ impl Pass<'_> {
         Ok(rendered.ids)
     }
 
-    /// Records stored and rendered objects, before anything is applied.
-    async fn record(&mut self, at: usize, stage: &Stage, rendered: &Rendered) -> Result<(), Failure> {
+    /// Records stored and rendered objects, before anything is applied. Returns the objects that were not recorded
+    /// before.
+    async fn record(&mut self, at: usize, stage: &Stage, rendered: &Rendered) -> Result<BTreeSet<ObjectId>, Failure> {
         let now: Entries = rendered
             .objects
             .iter()
@@ -343,7 +347,8 @@ impl Pass<'_> {
         let aside = super::target::set_aside(self.ctx, self.owner, &stage.name, target).await;
         aside.map_err(|e| Failure::of_request("record inventory", &e))?;
         let stored = super::record::of_stage(self.ctx, self.owner, &stage.name);
-        let wanted = union(&stored.entries(), &now);
+        let before = stored.entries();
+        let wanted = union(&before, &now);
         let shards = self
             .recorder(at, stage)
             .before_prune(&stored, &now)
@@ -353,7 +358,7 @@ impl Pass<'_> {
         let entry = &mut self.status.stages[at];
         entry.entries_count = i64::try_from(wanted.len()).ok();
         entry.shards = i32::try_from(shards).ok();
-        Ok(())
+        Ok(now.into_keys().filter(|id| !before.contains_key(id)).collect())
     }
 
     /// An apply of this stage's objects, under its policy.
@@ -371,6 +376,7 @@ impl Pass<'_> {
             part_of: applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace),
             policy: super::treatment::policy(stage),
             ignore: super::treatment::ignore(&self.set.spec, stage)?,
+            new: BTreeSet::new(),
             doubts: self.memory.doubts.clone(),
         })
     }

@@ -1,9 +1,11 @@
 //! What a stage may say about single objects: conflicts, opt-outs, fields left to others, ownership, mass prunes.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::support::{
-    World,
+    Match, Verb, When, World,
     objects::{self, Kind, configmap, deployment, multi},
     stageset::{Stage, stage, stageset},
 };
@@ -211,6 +213,58 @@ async fn two_stagesets_do_not_fight_over_one_object() {
         "{message}"
     );
     assert_eq!(world.config_value("shared").await.as_deref(), Some("one"));
+}
+
+/// Two StageSets bring the same object in the same moment: each write of it takes a second, so neither has seen the
+/// other's when its own goes out. One has the object in the end, and the other says whose it is.
+async fn one_of_two_gets_it(world: &World) {
+    let names = ["one", "two"];
+    for name in names {
+        world.publish(name, &[("map.yaml", &configmap("shared", name))]).await;
+    }
+    let writes = Match::writes().verb(Verb::Patch).resource("configmaps").name("shared");
+    world.proxy.delay_some(writes, When::First(4), Duration::from_secs(1));
+    let mut sets = Vec::new();
+    for name in names {
+        let set = stageset(name).retry_interval("1h").stage(stage("app", name));
+        sets.push(set.apply(world).await);
+    }
+    let mut reasons = std::collections::BTreeMap::new();
+    for set in &sets {
+        let ended = |s: &Value| ["Succeeded", "StageFailed"].contains(&reason(s));
+        let status = set.until("come to an end", ended).await;
+        reasons.insert(reason(&status).to_owned(), set);
+    }
+    let (winner, loser) = (&reasons["Succeeded"], &reasons["StageFailed"]);
+    let message = loser.message().await;
+    assert!(
+        message.contains(&format!("belongs to StageSet {}/{}", world.namespace, winner.name)),
+        "{message}"
+    );
+    assert_eq!(world.config_value("shared").await.as_ref(), Some(&winner.name));
+}
+
+fn reason(status: &Value) -> &str {
+    let conditions = status["conditions"].as_array();
+    let ready = conditions.into_iter().flatten().find(|c| c["type"] == "Ready");
+    ready.and_then(|c| c["reason"].as_str()).unwrap_or_default()
+}
+
+/// Rules: run B29
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_stagesets_that_create_one_object_at_once_one_gets_it() {
+    one_of_two_gets_it(&World::start("created-twice").await).await;
+}
+
+/// Rules: run B29
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_stagesets_that_adopt_one_object_at_once_one_gets_it() {
+    let world = World::start("adopted-twice").await;
+    world
+        .cluster
+        .apply_yaml(&configmap("shared", "old"), &world.namespace)
+        .await;
+    one_of_two_gets_it(&world).await;
 }
 
 /// Rules: decisions 6 mass

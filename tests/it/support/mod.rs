@@ -30,7 +30,7 @@ pub use self::{
     cluster::Cluster,
     controller::{Controller, Launch},
     controlplane::ControlPlane,
-    proxy::{Class, Fault, FaultProxy, Match, Moment, Verb, When},
+    proxy::{Class, Fault, FaultProxy, Match, Moment, Tally, Verb, When},
     stageset::StageSet,
     world::{Identity, World},
 };
