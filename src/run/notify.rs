@@ -139,7 +139,9 @@ impl Notifier {
             .posts
             .as_ref()
             .is_none_or(|posts| posts.try_send(notice.clone()).is_ok());
-        if !posted || self.events.try_send(notice).is_err() {
+        // A receiver that does not answer fills its own queue only.
+        let created = self.events.try_send(notice).is_ok();
+        if !posted || !created {
             tracing::warn!("an event was dropped: more are waiting than can be delivered");
         }
     }
@@ -193,5 +195,25 @@ async fn post(http: &outbound::Client, url: &url::Url, event: &Value) {
         Ok(answer) if answer.status.is_success() => {}
         Ok(answer) => tracing::warn!(status = answer.status.as_u16(), "the events address refused an event"),
         Err(error) => tracing::warn!(%error, "an event could not be posted to the events address"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rules: contract 8
+    #[test]
+    fn a_receiver_that_keeps_its_events_waiting_costs_none_of_the_others() {
+        let ((events, mut created), (posts, mut posted)) = (mpsc::channel(8), mpsc::channel(1));
+        let notifier = Notifier {
+            events,
+            posts: Some(posts),
+        };
+        for _ in 0..3 {
+            notifier.send(Notice::about(&StageSet::default(), Reason::StageFailed, true, "note"));
+        }
+        let count = |queue: &mut mpsc::Receiver<Notice>| std::iter::from_fn(|| queue.try_recv().ok()).count();
+        assert_eq!((count(&mut created), count(&mut posted)), (3, 1));
     }
 }
