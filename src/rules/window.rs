@@ -110,18 +110,18 @@ impl Window {
 
     /// The end of the activity that goes on at `at`, windows that touch or overlap taken together. None where no end
     /// is in sight (a year or 10,000 starts). Only meaningful while active.
-    fn active_until(&self, at: Timestamp) -> Option<Timestamp> {
+    fn active_until(&self, at: Timestamp, budget: &mut Budget) -> Option<Timestamp> {
         match &self.shape {
             Shape::Absolute { to, .. } => Some(*to),
-            Shape::Recurring { schedule, length } => span::active_until(schedule, *length, at),
+            Shape::Recurring { schedule, length } => span::active_until(schedule, *length, at, budget),
         }
     }
 
     /// The next start after `at`. Only meaningful while not active.
-    fn next_start(&self, at: Timestamp) -> Option<Timestamp> {
+    fn next_start(&self, at: Timestamp, budget: &mut Budget) -> Option<Timestamp> {
         match &self.shape {
             Shape::Absolute { from, .. } => (*from > at).then_some(*from),
-            Shape::Recurring { schedule, .. } => schedule.next_start(at),
+            Shape::Recurring { schedule, .. } => budget.spend(LOOK_AHEAD).then(|| schedule.next_start(at))?,
         }
     }
 }
@@ -159,17 +159,37 @@ pub struct Decision {
     pub next_change: Option<Timestamp>,
 }
 
-/// Steps after which a flip that was not found counts as out of sight.
-const MAX_STEPS: usize = 1_000;
+/// Starts that are looked at for the next flip before it counts as out of sight: however many windows there are, and
+/// however they mesh, an answer is a matter of milliseconds.
+const MAX_STARTS: usize = 50_000;
+/// What looking for the next start costs of that: it may go through years.
+const LOOK_AHEAD: usize = 50;
+
+/// What is left to look at.
+struct Budget(usize);
+
+impl Budget {
+    /// Takes `cost`; false where that is not left.
+    fn spend(&mut self, cost: usize) -> bool {
+        let enough = self.0 >= cost;
+        self.0 = self.0.saturating_sub(cost);
+        enough
+    }
+
+    fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+}
 
 /// Decides whether a new revision may roll out at `at`. Without windows it always may.
 pub fn decide(windows: &[Window], at: Timestamp) -> Decision {
     let allowed = is_allowed(windows, at);
+    let mut budget = Budget(MAX_STARTS);
     let mut cursor = at;
-    for _ in 0..MAX_STEPS {
-        let Some(boundary) = next_boundary(windows, cursor) else {
-            break;
-        };
+    while let Some(boundary) = next_boundary(windows, cursor, &mut budget)
+        // Where not everything was looked at, an earlier boundary may have been missed.
+        && !budget.is_spent()
+    {
         if is_allowed(windows, boundary) != allowed {
             return Decision {
                 allowed,
@@ -196,22 +216,27 @@ fn is_allowed(windows: &[Window], at: Timestamp) -> bool {
 
 /// The next instant that can change the decision: while denied the end of a denial, while open the end of an
 /// allowance or the start of a denial, otherwise the start of an allowance.
-fn next_boundary(windows: &[Window], at: Timestamp) -> Option<Timestamp> {
+fn next_boundary(windows: &[Window], at: Timestamp, budget: &mut Budget) -> Option<Timestamp> {
+    // What is active is asked for each window, here and again at the boundary.
+    if !budget.spend(2 * windows.len()) {
+        return None;
+    }
     let active = |effect| of(windows, effect).filter(move |window| window.is_active(at));
     let denials: Vec<&Window> = active(Effect::Deny).collect();
     if !denials.is_empty() {
         // A denial without an end keeps the answer, whatever the others do.
-        let ends: Option<Vec<Timestamp>> = denials.iter().map(|deny| deny.active_until(at)).collect();
+        let ends: Option<Vec<Timestamp>> = denials.iter().map(|deny| deny.active_until(at, budget)).collect();
         return ends?.into_iter().max();
     }
     if !is_allowed(windows, at) {
-        return of(windows, Effect::Allow)
-            .filter_map(|allow| allow.next_start(at))
-            .min();
+        let starts = of(windows, Effect::Allow).filter_map(|allow| allow.next_start(at, budget));
+        return starts.min();
     }
-    let ends = active(Effect::Allow).filter_map(|allow| allow.active_until(at));
-    let starts = of(windows, Effect::Deny).filter_map(|deny| deny.next_start(at));
-    ends.chain(starts).min()
+    let ends: Vec<Timestamp> = active(Effect::Allow)
+        .filter_map(|allow| allow.active_until(at, budget))
+        .collect();
+    let starts = of(windows, Effect::Deny).filter_map(|deny| deny.next_start(at, budget));
+    ends.into_iter().chain(starts).min()
 }
 
 /// What a closed window holds back (`spec.windowScope`).

@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::Budget;
 use super::schedule::Schedule;
 
 /// Starts that are joined before an end counts as out of sight.
@@ -22,10 +23,18 @@ fn latest_start(schedule: &Schedule, length: SignedDuration, at: Timestamp) -> O
 }
 
 /// The end of the activity at `at`, spans that touch or overlap joined; none where it is out of sight.
-pub(super) fn active_until(schedule: &Schedule, length: SignedDuration, at: Timestamp) -> Option<Timestamp> {
+pub(super) fn active_until(
+    schedule: &Schedule,
+    length: SignedDuration,
+    at: Timestamp,
+    budget: &mut Budget,
+) -> Option<Timestamp> {
     let horizon = at.checked_add(MAX_JOINED_TIME).unwrap_or(Timestamp::MAX);
     let mut end = at;
     for _ in 0..MAX_JOINED_STARTS {
+        if !budget.spend(1) {
+            return None;
+        }
         let Some(start) = latest_start(schedule, length, end) else {
             return Some(end);
         };

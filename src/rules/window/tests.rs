@@ -302,3 +302,15 @@ proptest! {
         }
     }
 }
+
+/// Many windows that mesh so that the answer never flips cost no more than a few.
+///
+/// Rules: gates 2.3.2
+#[test]
+fn windows_without_an_end_in_sight_are_given_up_soon() {
+    let mut windows = vec![recurring(Effect::Allow, "0 0 * * *", 1, "")];
+    windows.extend((0..100).map(|_| recurring(Effect::Deny, "* 0-22 * * *", 1, "")));
+    let began = Instant::now();
+    check(&windows, "2026-06-15T10:00:00Z", false, None);
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+}
