@@ -155,13 +155,29 @@ pub fn transition(before: &[Condition], situation: &Situation) -> Option<Transit
     })
 }
 
-/// The message with its runbook link (contract 7.6).
+/// What comes before the address in a runbook link.
+const RUNBOOK: &str = " (runbook: ";
+
+/// The message with its runbook link (contract 7.6), which a long message does not push out.
 fn with_runbook(message: &str, reason: Reason, base: &str) -> String {
     let base = base.trim_end_matches('/');
     if base.is_empty() || !reason.has_runbook_suffix() {
         return message.to_owned();
     }
-    format!("{message} (runbook: {base}/{}/)", reason.as_str().to_ascii_lowercase())
+    let link = format!("{RUNBOOK}{base}/{}/)", reason.as_str().to_ascii_lowercase());
+    cut(message.to_owned(), MAX_MESSAGE.saturating_sub(link.len())) + &link
+}
+
+/// A stored message as it was before its runbook link was added.
+pub fn without_runbook(message: &str) -> &str {
+    let mut text = message;
+    while text.ends_with(')')
+        && let Some((before, link)) = text.rsplit_once(RUNBOOK)
+        && !link.contains(' ')
+    {
+        text = before;
+    }
+    text
 }
 
 /// Cuts a text to at most `max` bytes on a character boundary, marking the cut.
@@ -179,4 +195,32 @@ pub fn cut(mut text: String, max: usize) -> String {
 
 fn seconds(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: &str = "https://runbooks.example/";
+
+    /// Rules: contract 7.6
+    #[test]
+    fn a_runbook_link_comes_off_as_it_was_added_however_often() {
+        let once = with_runbook("job (1) failed", Reason::StageFailed, BASE);
+        assert_eq!(once, "job (1) failed (runbook: https://runbooks.example/stagefailed/)");
+        let twice = with_runbook(&once, Reason::StageFailed, BASE);
+        for text in [once.as_str(), &twice, "job (1) failed"] {
+            assert_eq!(without_runbook(text), "job (1) failed");
+        }
+        for text in ["failed (runbook: see the wiki)", "x (runbook: y"] {
+            assert_eq!(without_runbook(text), text);
+        }
+    }
+
+    /// Rules: contract 7.6
+    #[test]
+    fn a_long_message_keeps_its_runbook_link() {
+        let long = with_runbook(&"x".repeat(MAX_MESSAGE), Reason::StageFailed, BASE);
+        assert!(long.len() <= MAX_MESSAGE && long.ends_with("/stagefailed/)"));
+    }
 }

@@ -19,7 +19,7 @@ use crate::api::names::applyset;
 use crate::api::{Reason, Stage, StagePhase, Step};
 use crate::cluster::Tenant;
 use crate::rules::backoff::spread;
-use crate::rules::condition::{READY, Situation};
+use crate::rules::condition::{READY, Situation, without_runbook};
 use crate::rules::inventory::{Entry, ObjectId, applyset_id};
 use crate::rules::readiness::{self, Overall, name_blockers};
 
@@ -160,7 +160,7 @@ impl Pass<'_> {
             {
                 Situation::Failed {
                     reason: Reason::StageFailed,
-                    message: ready.message.clone(),
+                    message: without_runbook(&ready.message).to_owned(),
                 }
             }
             _ => Situation::Succeeded {
