@@ -11,11 +11,11 @@ use super::pass::{Pass, earlier, jittered};
 use super::status;
 use crate::api::common::non_empty;
 use crate::api::names::annotation;
-use crate::api::{Dependency, PendingUpdate, Reason, StageSet, UpdateWindow, WindowScope, WindowType};
+use crate::api::{Dependency, PendingUpdate, Reason, StageSet, StageStatus, UpdateWindow, WindowScope, WindowType};
 use crate::cluster::Identity;
 use crate::cluster::watch::Owner;
 use crate::rules::backoff::clamp_hold;
-use crate::rules::condition::{READY, Situation};
+use crate::rules::condition::{READY, Situation, without_runbook};
 use crate::rules::dependency::{self, Found};
 use crate::rules::inventory::OwnerRef;
 use crate::rules::window::{self, Effect, Gate, Scope, Window, WindowFields};
@@ -23,8 +23,11 @@ use crate::source::Artifact;
 
 /// What the windows leave of a pass.
 pub(super) enum Windowed {
-    /// What the sources offer may be rolled out.
-    Open(Vec<Artifact>),
+    /// This may be rolled out; what is newer than that waits until `opening`.
+    Open {
+        artifacts: Vec<Artifact>,
+        opening: Option<Wake>,
+    },
     /// It is held; what was applied last is looked after meanwhile.
     Held { applied: Vec<Artifact>, hold: Hold },
     /// Nothing is touched.
@@ -38,15 +41,16 @@ pub(super) struct Hold {
 }
 
 impl Pass<'_> {
-    /// Ends the pass where a dependency is not satisfied. A run under way is not held any more.
+    /// Ends the pass where a dependency is not satisfied. Asked before a run, or a new attempt of one, begins: a run
+    /// under way is not held any more.
     pub(super) async fn dependencies(&mut self) -> Result<Option<End>, Stop> {
         let set = self.set.clone();
-        if set.spec.depends_on.is_empty() || self.status.run.is_some() {
+        if set.spec.depends_on.is_empty() {
             return Ok(None);
         }
         let start = owner_ref(self.owner);
         if let Some(path) = dependency::cycle(&start, |of| self.edges(of)) {
-            let path: Vec<String> = path.iter().map(|o| format!("{}/{}", o.namespace, o.name)).collect();
+            let path: Vec<String> = path.iter().map(|o| self.shown(o)).collect();
             return Ok(Some(End {
                 situation: Situation::Terminal {
                     reason: Reason::Stalled,
@@ -72,6 +76,17 @@ impl Pass<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// A StageSet on a circle. One of another namespace that this one does not name itself stays unnamed: it is nobody's
+    /// business here (decisions 7).
+    fn shown(&self, other: &OwnerRef) -> String {
+        let named = self.edges(&owner_ref(self.owner)).contains(other);
+        if named || other.namespace == self.owner.namespace {
+            format!("{}/{}", other.namespace, other.name)
+        } else {
+            "a StageSet of another namespace".to_owned()
+        }
     }
 
     fn edges(&self, of: &OwnerRef) -> Vec<OwnerRef> {
@@ -166,25 +181,40 @@ impl Pass<'_> {
             // Used up by the run that begins with it, not by a pass that comes to nothing.
             self.update_token = token.filter(|_| overridden);
             self.status.pending_update = None;
-            return Windowed::Open(offered);
+            return Windowed::Open {
+                artifacts: offered,
+                opening: None,
+            };
         };
         let begun_by_override = token.is_some() && token == self.status.last_handled_update_override;
         if let Some(run) = &self.status.run
             && (scope != Scope::All || begun_by_override)
         {
-            let pinned = spec
-                .stages
-                .iter()
-                .map(|s| super::pin::recorded(run, &s.name))
-                .collect::<Option<Vec<_>>>();
-            let newer = pinned
-                .as_ref()
-                .is_some_and(|p| !p.iter().zip(&offered).all(|(a, b)| super::pin::same(a, b)));
-            // The run goes on; what came after it waits for a window, and that shows.
-            self.status.pending_update = newer.then(|| pending(&offered, next_opening));
-            return Windowed::Open(pinned.unwrap_or(offered));
+            // A stage that the run does not know stays at what it applied; a new one has to wait for a window.
+            let stages = self.status.stages.iter().zip(&offered);
+            let pinned: Option<Vec<Artifact>> = stages
+                .map(|(stage, source)| super::pin::recorded(run, &stage.name).or_else(|| applied_last(stage, source)))
+                .collect();
+            if let Some(pinned) = pinned {
+                let newer = !pinned.iter().zip(&offered).all(|(a, b)| super::pin::same(a, b));
+                // The run goes on; what came after it waits for a window, and that shows.
+                self.status.pending_update = newer.then(|| pending(&offered, next_opening));
+                return Windowed::Open {
+                    artifacts: pinned,
+                    opening: newer.then(|| self.opening(next_opening)),
+                };
+            }
         }
         self.hold(offered, newer, scope, next_opening)
+    }
+
+    /// When to look again after something held.
+    fn opening(&self, at: Option<Timestamp>) -> Wake {
+        let wait = at.map(|at| Duration::try_from(at.duration_since(Timestamp::now())));
+        Wake::In(wait.map_or_else(
+            || self.cadence().retry,
+            |wait| clamp_hold(wait.unwrap_or(Duration::ZERO)),
+        ))
     }
 
     fn hold(&mut self, offered: Vec<Artifact>, newer: bool, scope: Scope, opens: Option<Timestamp>) -> Windowed {
@@ -203,12 +233,7 @@ impl Pass<'_> {
                 .notifier
                 .send(Notice::about(&self.set, Reason::UpdateDeferred, false, held.clone()));
         }
-        let wake = Wake::In(
-            match opens.map(|at| Duration::try_from(at.duration_since(Timestamp::now()))) {
-                Some(wait) => clamp_hold(wait.unwrap_or(Duration::ZERO)),
-                None => self.cadence().retry,
-            },
-        );
+        let wake = self.opening(opens);
         let deployed = !self.status.last_applied_revisions.is_empty();
         if let (Scope::Updates, true, Some(applied)) = (scope, deployed, self.applied(&offered)) {
             return Windowed::Held {
@@ -233,7 +258,7 @@ impl Pass<'_> {
             // A hold does not hide that the deployed release is in trouble.
             Some(ready) => Situation::Failed {
                 reason: Reason::StageFailed,
-                message: ready.message.clone(),
+                message: without_runbook(&ready.message).to_owned(),
             },
             None => Situation::Held {
                 reason: Reason::UpdateDeferred,
@@ -246,27 +271,20 @@ impl Pass<'_> {
 
     /// Ends a pass that looked after the deployed release while an update is held.
     pub(super) fn with_hold(&self, end: End, hold: Option<Hold>) -> End {
-        match (hold, end) {
-            (
-                Some(hold),
-                End {
-                    situation: Situation::Succeeded { .. },
-                    wake,
-                },
-            ) => End {
-                situation: Situation::Held {
-                    reason: Reason::UpdateDeferred,
-                    message: format!("Deployed; {}", hold.message),
-                    retrying: false,
-                    deployed: true,
-                },
-                wake: match hold.wake {
-                    Wake::In(wait) => earlier(wake, wait),
-                    Wake::OnChange => wake,
-                },
+        let Some(hold) = hold else {
+            return end;
+        };
+        let wake = sooner(end.wake, &hold.wake);
+        let situation = match end.situation {
+            Situation::Succeeded { .. } => Situation::Held {
+                reason: Reason::UpdateDeferred,
+                message: format!("Deployed; {}", hold.message),
+                retrying: false,
+                deployed: true,
             },
-            (_, end) => end,
-        }
+            other => other,
+        };
+        End { situation, wake }
     }
 
     /// What each stage applied last; `None` when one never applied anything.
@@ -275,16 +293,7 @@ impl Pass<'_> {
             .stages
             .iter()
             .zip(offered)
-            .map(|(stage, source)| {
-                Some(Artifact {
-                    revision: stage.applied_revision.clone()?,
-                    digest: stage.applied_digest.clone()?,
-                    url: stage.applied_url.clone()?,
-                    size: None,
-                    last_update: None,
-                    ..source.clone()
-                })
-            })
+            .map(|(stage, source)| applied_last(stage, source))
             .collect()
     }
 
@@ -295,6 +304,26 @@ impl Pass<'_> {
                 || stage.applied_revision.as_deref().unwrap_or_default() != artifact.revision
         })
     }
+}
+
+/// The sooner of two wakes.
+pub(super) fn sooner(wake: Wake, other: &Wake) -> Wake {
+    match other {
+        Wake::In(wait) => earlier(wake, *wait),
+        Wake::OnChange => wake,
+    }
+}
+
+/// What a stage applied last of its source; none where it never applied anything.
+fn applied_last(stage: &StageStatus, source: &Artifact) -> Option<Artifact> {
+    Some(Artifact {
+        revision: stage.applied_revision.clone()?,
+        digest: stage.applied_digest.clone()?,
+        url: stage.applied_url.clone()?,
+        size: None,
+        last_update: None,
+        ..source.clone()
+    })
 }
 
 fn owner_ref(owner: &Owner) -> OwnerRef {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::context::{Context, Memory};
-use super::gates::Windowed;
+use super::gates::{Windowed, sooner};
 use super::judge::Judge;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Remedy, Stop, Wake};
@@ -128,7 +128,9 @@ impl<'a> Pass<'a> {
             return Ok(end);
         }
         self.merge_stages();
-        if let Some(end) = self.dependencies().await? {
+        if self.status.run.is_none()
+            && let Some(end) = self.dependencies().await?
+        {
             return Ok(end);
         }
         let offered = match pin::resolve(self.ctx, &self.set).await? {
@@ -136,13 +138,16 @@ impl<'a> Pass<'a> {
             Err(unresolved) => return Ok(self.unresolved(&unresolved)),
         };
         self.note_attempted(&offered);
-        let (offered, hold) = match self.windows(offered) {
-            Windowed::Open(offered) => (offered, None),
-            Windowed::Held { applied, hold } => (applied, Some(hold)),
+        let (offered, opening, hold) = match self.windows(offered) {
+            Windowed::Open { artifacts, opening } => (artifacts, opening, None),
+            Windowed::Held { applied, hold } => (applied, None, Some(hold)),
             Windowed::Closed(end) => return Ok(end),
         };
         self.holding = hold.is_some();
-        let end = self.go_on(offered).await?;
+        let mut end = self.go_on(offered).await?;
+        if let Some(opening) = opening {
+            end.wake = sooner(end.wake, &opening);
+        }
         Ok(self.with_hold(end, hold))
     }
 
@@ -165,6 +170,11 @@ impl<'a> Pass<'a> {
             Next::Rest => self.rest().await,
             Next::Resume => self.stages().await,
             Next::Start { attempt } => {
+                if self.status.run.is_some()
+                    && let Some(end) = self.dependencies().await?
+                {
+                    return Ok(end);
+                }
                 self.use_up_override();
                 self.start(offered, attempt).await?;
                 self.stages().await

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     World,
-    objects::{self, configmap},
+    objects::{self, configmap, widget},
     stageset::{Spec, StageSet, condition_of, stage, stageset},
 };
 
@@ -132,6 +132,61 @@ async fn a_cycle_that_is_broken_goes_on_by_itself() {
     for set in [&c, &b, &a] {
         set.until_ready_within(Duration::from_secs(15)).await;
     }
+}
+
+/// Who lies on a circle behind a StageSet of another namespace is not told.
+///
+/// Rules: run 7.2
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cycle_through_other_namespaces_names_only_who_is_named_already() {
+    let mut world = World::builder("dep-cycle-far").without_controller().start().await;
+    let far = world.another_namespace("far").await;
+    let both = format!("--watch-namespaces={},{far}", world.namespace);
+    world.set_flag("--watch-namespaces", &both);
+    world.start_controller().await;
+    let on_far = |name: &str| json!([{ "name": name, "namespace": far }]);
+    on("hidden", json!([{ "name": "a", "namespace": world.namespace }]))
+        .apply_in(&world, &far)
+        .await;
+    on("b", json!([{ "name": "hidden" }])).apply_in(&world, &far).await;
+    let a = on("a", on_far("b")).apply(&world).await;
+    a.until_reason("Stalled").await;
+    let message = a.message().await;
+    assert!(
+        message.contains(&format!("{far}/b")) && !message.contains("hidden"),
+        "{message}"
+    );
+}
+
+/// A dependency counts for the run that follows a failed one too.
+///
+/// Rules: run 7.3 ready
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_run_is_followed_by_none_before_its_dependencies_are_ready() {
+    let world = World::start("dep-failed").await;
+    publish(&world, "db").await;
+    world.publish("app", &[("w.yaml", &widget("w", 1))]).await;
+    let spec = stageset("app").retry_interval("1s");
+    let mut app = spec.stage(stage("app", "app").timeout("1s")).apply(&world).await;
+    app.until_reason("StageFailed").await;
+    app.patch_spec(json!({ "dependsOn": [{ "name": "db" }] })).await;
+    app.until_reason("DependencyNotReady").await;
+    publish(&world, "app").await;
+    world
+        .stays("not applied", Duration::from_secs(4), async || {
+            match world.config_value("app").await {
+                None => Ok(()),
+                there => Err(format!("{there:?}")),
+            }
+        })
+        .await;
+    stageset("db")
+        .stage(stage("app", "db"))
+        .apply(&world)
+        .await
+        .until_ready()
+        .await;
+    app.until_ready_within(Duration::from_secs(15)).await;
 }
 
 /// The heartbeat of a dependency is no news to its dependents.

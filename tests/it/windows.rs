@@ -208,6 +208,83 @@ async fn a_hold_does_not_hide_a_release_in_trouble() {
     .await;
 }
 
+/// The opening of a window is a wake for a run that failed, although its retry is far away.
+///
+/// Rules: run B9 wake, gates 2.4.6
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_run_gives_way_when_the_window_opens() {
+    let world = World::start("failed-opens").await;
+    world.publish("app", &[("w.yaml", &widget("w", 1))]).await;
+    let spec = stageset("app").retry_interval("1h");
+    let mut app = spec.stage(stage("app", "app").timeout("2s")).apply(&world).await;
+    app.until_reason("StageFailed").await;
+    let ends = soon(15);
+    app.patch_spec(json!({ "updateWindows": [deny(soon(-60), ends)] }))
+        .await;
+    let fixed = publish(&world, "fixed").await;
+    app.until("held", |s| !s["pendingUpdate"]["revisions"].is_null()).await;
+    app.until_rolled_out("app", &fixed).await;
+    assert!(Timestamp::now() > ends);
+}
+
+/// A stage that is added in a closed window lets nothing newer through into the others.
+///
+/// Rules: run B9 started
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stage_added_in_a_closed_window_lets_no_update_through() {
+    let world = World::start("added-stage").await;
+    publish(&world, "one").await;
+    world.publish("more", &[("map.yaml", &configmap("more", "one"))]).await;
+    world.publish("bad", &[("w.yaml", &widget("w", 1))]).await;
+    let bad = stage("bad", "bad").timeout("2s");
+    let spec = stageset("app").stage(stage("app", "app")).stage(bad);
+    let mut app = spec.apply(&world).await;
+    app.until_reason("StageFailed").await;
+    app.patch_spec(json!({ "updateWindows": [closed()] })).await;
+    publish(&world, "two").await;
+    app.until("held", |s| !s["pendingUpdate"]["revisions"].is_null()).await;
+    let of = |name: &str| json!({ "name": name, "sourceRef": { "name": name }, "timeout": "2s" });
+    app.patch_spec(json!({ "stages": [of("app"), of("more"), of("bad")] }))
+        .await;
+    world
+        .stays("what was deployed", Duration::from_secs(6), async || {
+            let values = (world.config_value("app").await, world.config_value("more").await);
+            match values {
+                (Some(app), None) if app == "one" => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    let status = app.status().await;
+    let waiting = &status["pendingUpdate"]["revisions"];
+    assert!(waiting.as_object().is_some_and(|r| r.len() == 3), "{status}");
+}
+
+/// A message that is carried on from pass to pass has one link to its runbook.
+///
+/// Rules: run 10.5 scope
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_over_a_failed_release_says_the_same_in_every_pass() {
+    let world = World::builder("hold-runbook")
+        .flag("--runbook-base-url=https://runbooks.example")
+        .start()
+        .await;
+    world.publish("app", &[("w.yaml", &widget("w", 1))]).await;
+    world.widget("w", true).await;
+    let spec = stageset("app").stage(stage("app", "app").timeout("2s"));
+    let mut app = spec.apply(&world).await;
+    app.until_ready().await;
+    world.widget("w", false).await;
+    app.until_reason("StageFailed").await;
+    app.patch_spec(json!({ "updateWindows": [closed()], "windowScope": "All" }))
+        .await;
+    for _ in 0..3 {
+        app.reconcile().await;
+    }
+    let message = app.message().await;
+    assert_eq!(message.matches("runbook:").count(), 1, "{message}");
+}
+
 /// Rules: gates 2 dependents, run 7.3 pending
 #[tokio::test(flavor = "multi_thread")]
 async fn dependents_wait_for_a_held_update() {
