@@ -262,7 +262,7 @@ async fn a_stage_added_in_a_closed_window_lets_no_update_through() {
 
 /// A message that is carried on from pass to pass has one link to its runbook.
 ///
-/// Rules: run 10.5 scope
+/// Rules: run 10.5 scope, contract 7.6
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_over_a_failed_release_says_the_same_in_every_pass() {
     let world = World::builder("hold-runbook")
