@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::doubt::Doubts;
 use super::notify::Notifier;
 use super::outcome::{Missing, Remedy};
 use crate::cache::{Inventories, Sources, StageSets};
-use crate::cluster::watch::{Hub, Owner};
-use crate::cluster::{Cluster, Clusters};
+use crate::cluster::watch::{Hub, Owner, parse_version};
+use crate::cluster::{Cluster, Clusters, Target, resource_version, uid};
 use crate::config::Config;
 use crate::rules::drift::DriftLoops;
 use crate::rules::inventory::ObjectId;
@@ -150,4 +151,55 @@ pub struct Known {
     pub alone: bool,
     /// It goes away by itself once it is done (run 27.4).
     pub deletes_itself: bool,
+}
+
+impl Known {
+    /// An object that is being deleted.
+    pub fn leaving(target: &Target, before: Option<&Self>) -> Self {
+        let mut known = before
+            .cloned()
+            .unwrap_or_else(|| Self::unseen(target.api_version.clone(), Timestamp::now()));
+        known.readiness = Readiness::Terminating;
+        known.sent = 0;
+        known
+    }
+
+    /// An object that is left alone, and so not waited for.
+    pub fn skipped(target: &Target, live: Option<&Value>, sent: u64) -> Self {
+        let version = live.map_or(0, |l| parse_version(Some(resource_version(l))));
+        Self {
+            api_version: target.api_version.clone(),
+            uid: live.map(uid).unwrap_or_default().to_owned(),
+            version,
+            sent,
+            compared: version,
+            readiness: Readiness::Current,
+            rules: 0,
+            settles_at: None,
+            changed_at: Timestamp::now(),
+            skipped: true,
+            alone: false,
+            deletes_itself: false,
+        }
+    }
+
+    /// An object that nobody here has looked at.
+    pub fn unseen(api_version: String, changed_at: Timestamp) -> Self {
+        Self {
+            api_version,
+            uid: String::new(),
+            version: 0,
+            sent: 0,
+            compared: 0,
+            readiness: Readiness::Unknown {
+                message: "not looked at yet".into(),
+            },
+            rules: 0,
+            settles_at: None,
+            changed_at,
+            skipped: false,
+            alone: false,
+            deletes_itself: false,
+        }
+    }
 }

@@ -503,25 +503,3 @@ impl StageMemory {
         }
     }
 }
-
-impl Known {
-    /// An object that nobody here has looked at.
-    pub fn unseen(api_version: String, changed_at: Timestamp) -> Self {
-        Self {
-            api_version,
-            uid: String::new(),
-            version: 0,
-            sent: 0,
-            compared: 0,
-            readiness: Readiness::Unknown {
-                message: "not looked at yet".into(),
-            },
-            rules: 0,
-            settles_at: None,
-            changed_at,
-            skipped: false,
-            alone: false,
-            deletes_itself: false,
-        }
-    }
-}
