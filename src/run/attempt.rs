@@ -8,8 +8,9 @@ use super::outcome::{Missing, Remedy, Stop};
 use super::pass::{Pass, elapsed};
 use super::pin;
 use crate::api::{StagePhase, StageStatus, Step};
-use crate::rules::backoff::RBAC_LADDER;
-use crate::rules::next::{Next, RunFacts, Standing, next};
+use crate::cluster::{Error, Target, Tenant};
+use crate::rules::backoff::{RBAC_LADDER, spread};
+use crate::rules::next::{Held, Next, RunFacts, Standing, next};
 use crate::source::Artifact;
 
 /// Nothing awaited has changed for so long: the stage counts as stuck (decisions 3.4).
@@ -52,7 +53,8 @@ impl Pass<'_> {
                 let known = self.knows_inputs(at) && self.pinned().is_some();
                 let stuck = outdated
                     && (self.is_held(at, now) || self.unchanged_for_long(at, now) || self.in_error_wait(at).await?);
-                Ok(Standing::Verifying { stuck, known })
+                let held = self.held_verify(at, now).await?;
+                Ok(Standing::Verifying { stuck, known, held })
             }
             None if self.position(|s| s.phase != Some(StagePhase::Ready)).is_none() => Ok(Standing::Held),
             None if let Some(at) =
@@ -61,6 +63,7 @@ impl Pass<'_> {
                 Ok(Standing::Verifying {
                     stuck: outdated && self.unchanged_for_long(at, now),
                     known: false,
+                    held: Held::No,
                 })
             }
             None if self.memory.undecided > 0 => Ok(Standing::Stumbling),
