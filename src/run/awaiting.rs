@@ -10,7 +10,7 @@ use super::judge::Judge;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
-use super::verify::{Mode, OPERATION as VERIFY};
+use super::verify::{Mode, OPERATION as VERIFY, Observer};
 use crate::api::reason::Class;
 use crate::api::{Reason, Stage, StagePhase, Step, TimeoutPolicy};
 use crate::cluster::Tenant;
@@ -28,6 +28,24 @@ impl Pass<'_> {
             Some(since) if since < Duration::from_secs(25) => Mode::Watched,
             _ => Mode::Net,
         }
+    }
+
+    /// A look at the objects of a stage.
+    pub(super) fn observer<'b>(&'b self, tenant: &'b Tenant, judge: &'b Judge, mode: Mode) -> Observer<'b> {
+        Observer {
+            ctx: self.ctx,
+            owner: self.owner,
+            tenant,
+            judge,
+            polls: self.memory.polls,
+            mode,
+            ignore: &[],
+        }
+    }
+
+    /// Time since the last complete look of an earlier step: each stage of this one is looked at alike.
+    pub(super) fn since_look(&self) -> Option<Duration> {
+        self.looked_at.map(|at| at.elapsed())
     }
 
     /// Looks at the objects the stage awaits.

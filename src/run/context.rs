@@ -94,10 +94,16 @@ pub struct Memory {
     pub corrected_at: HashMap<ObjectId, Instant>,
     /// What can be done about the last failure of each stage.
     pub remedies: HashMap<String, Remedy>,
+    /// When each stage that a run is through with has its turn again while the run waits at another.
+    pub turns: HashMap<String, Turn>,
+    /// When a stage that failed before a restart is tried again.
+    pub attempt_due: Option<Instant>,
     /// The inputs each failed stage failed with: others are worth an attempt at once.
     pub failed_inputs: HashMap<String, String>,
     /// What each failed stage lacks, and how often it has been asked for since.
     pub missing: HashMap<String, (Missing, u32, Instant)>,
+    /// What each failed stage was denied although its account has the right.
+    pub unexplained: HashMap<String, Missing>,
     /// Reason and text of the last transition that was told: a retry that fails alike is no news.
     pub told: Option<(crate::api::Reason, String)>,
     /// The last event about Helm hooks.
@@ -116,6 +122,14 @@ pub struct Memory {
     pub changed_at: Option<Timestamp>,
     /// Objects whose removal a teardown has confirmed.
     pub gone: std::collections::BTreeSet<ObjectId>,
+}
+
+/// A stage's turn to be compared with what was sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    pub due: Instant,
+    /// It could not be looked after the last time.
+    pub failed: bool,
 }
 
 /// Memory of one stage.

@@ -438,6 +438,7 @@ impl Pass<'_> {
             Overall::Ready => {
                 self.enter(at, StagePhase::Ready, Step::Done);
                 self.memory.polls = 0;
+                self.memory.unexplained.remove(&stage.name);
                 let metrics = &self.ctx.metrics;
                 metrics.applied(&self.owner.namespace, &self.owner.name, &stage.name);
                 Ok(Flow::Ready)

@@ -10,6 +10,7 @@ mod checks;
 mod control;
 mod crash;
 mod crash_matrix;
+mod denials;
 mod dependencies;
 mod docs;
 mod drift;
