@@ -26,7 +26,7 @@ use crate::source::Artifact;
 /// Progress texts are written at most this often (decisions 3.5).
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Steps in a row that a stumbling API server may cost before it counts as a failure: about a minute.
-const STUMBLES: u32 = 6;
+pub(super) const STUMBLES: u32 = 6;
 /// From which of them on they are told.
 const TOLD_FROM: u32 = 2;
 
@@ -167,6 +167,9 @@ impl<'a> Pass<'a> {
         }
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
         self.resolve_variables().await;
+        if let Some(end) = self.unread_variables()? {
+            return Ok(end);
+        }
         match self.restore_records().await {
             Ok(restored) => self.prune_deferred = restored,
             Err((at, failure)) => return self.failed(at, failure),

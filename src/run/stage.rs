@@ -74,7 +74,7 @@ impl Pass<'_> {
     }
 
     /// Keeps the watches of a stage that is through: what breaks behind the run's back is noticed all the same.
-    fn keep_watching(&mut self, stage: &Stage) {
+    pub(super) fn keep_watching(&mut self, stage: &Stage) {
         let tenant = self.tenant(stage);
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return;

@@ -170,7 +170,7 @@ impl Pass<'_> {
     }
 
     /// A stage that cannot be looked after just now: the release stays, and Ready says what is wrong.
-    fn failed_care(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
+    pub(super) fn failed_care(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
         let before = self.status.stages[at].clone();
         let end = self.failed(at, failure)?;
         let message = self.status.stages[at].message.take();
