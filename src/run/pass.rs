@@ -325,6 +325,7 @@ impl<'a> Pass<'a> {
         });
         self.artifacts = offered;
         self.memory.changed_at = None;
+        self.memory.polls = 0;
         for at in 0..spec.stages.len() {
             let inputs = self.inputs(at);
             let done = !fresh && self.is_done(at, &inputs);

@@ -14,16 +14,17 @@ use super::record::{Recorder, parent_name};
 use super::render::{self, Rendered};
 use super::verify::{Mode, OPERATION as VERIFY, target_of};
 use crate::api::{Stage, StagePhase, StageSetSpec, Step};
-use crate::cluster::watch::{Knowledge, WatchKey};
+use crate::cluster::watch::{Coverage, Knowledge, WatchKey};
 use crate::cluster::{Target, Tenant};
+use crate::rules::backoff::POLL_LADDER;
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{DesiredStage, Entries, Entry, ObjectId, applyset_id, find_duplicate_claims, union};
 use crate::rules::readiness::{self, Overall, Readiness, name_blockers};
 
 /// Objects a message names at most.
 const NAMED: usize = 5;
-/// While definitions come into force, look again after this time if no watch tells.
-const DEFINITIONS_AGAIN: Duration = Duration::from_secs(1);
+/// While an apply waits, look again after this time at first, and for as long as a watch is not yet listed.
+const SOON: Duration = Duration::from_secs(1);
 /// A definition that is in force is served within this time.
 const SERVED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -160,8 +161,10 @@ impl Pass<'_> {
             }
             Ok(Some(waiting)) => {
                 self.status.stages[at].waiting_for = Some(waiting.clone());
-                self.watch_definitions(&tenant, stage).await;
-                let end = self.unfinished(at, &format!("waits for {waiting}"), Wake::In(DEFINITIONS_AGAIN));
+                self.keep_watching(stage);
+                let again = self.watch_unready(&tenant, stage).await;
+                self.memory.polls = self.memory.polls.saturating_add(1);
+                let end = self.unfinished(at, &format!("waits for {waiting}"), Wake::In(again));
                 Ok(Flow::End(self.bounded(at, stage, end, "apply")?))
             }
             Ok(None) => {
@@ -169,6 +172,7 @@ impl Pass<'_> {
                 entry.applied_revision = Some(artifact.revision);
                 entry.applied_digest = Some(artifact.digest);
                 entry.applied_url = Some(artifact.url);
+                self.memory.polls = 0;
                 self.enter(at, StagePhase::Verifying, Step::Verify);
                 self.verify(at, stage, Mode::JustApplied).await
             }
@@ -464,23 +468,30 @@ impl Pass<'_> {
         }
     }
 
-    async fn watch_definitions(&mut self, tenant: &Tenant, stage: &Stage) {
+    /// Watches what an apply waits for; when to look again if no watch tells.
+    async fn watch_unready(&mut self, tenant: &Tenant, stage: &Stage) -> Duration {
+        let polls = self.memory.polls;
+        let mut again = polls.checked_sub(1).map_or(SOON, |rung| POLL_LADDER.wait(rung));
         let Some(memory) = self.memory.stages.get(&stage.name) else {
-            return;
+            return again;
         };
         for (id, known) in memory.objects.iter().filter(|(_, k)| !k.readiness.is_ready()) {
             let target = target_of(id, &known.api_version);
             if let Ok(served) = tenant.served(&target.api_version, &target.kind).await {
-                let key = crate::cluster::watch::WatchKey::of(
-                    tenant.cluster().key(),
-                    tenant.identity(),
-                    &target,
-                    served.namespaced,
-                );
-                self.ctx.hub.watch(&key, &served, tenant, self.owner);
+                // One that was not applied before need not carry our label.
+                let of = if known.uid.is_empty() {
+                    WatchKey::by_name
+                } else {
+                    WatchKey::of
+                };
+                let key = of(tenant.cluster().key(), tenant.identity(), &target, served.namespaced);
+                if self.ctx.hub.watch(&key, &served, tenant, self.owner) == Coverage::Starting {
+                    again = SOON;
+                }
                 self.needed.insert(key);
             }
         }
+        again
     }
 
     /// An unfinished run, waiting at a stage.
