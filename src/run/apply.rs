@@ -254,6 +254,7 @@ impl Applier<'_> {
         if let Some(known) = before.as_ref().filter(|k| k.sent == sent && !k.skipped)
             && known.readiness.is_ready()
             && known.rules == self.judge.rules(&id)
+            && known.compared == known.version
             && self.ctx.hub.knows(&key, &target.name, &known.uid, known.version) == Knowledge::Unchanged
         {
             return Ok(Step::Done(id, known.clone(), Change::Unchanged));

@@ -192,6 +192,13 @@ impl Pass<'_> {
         else {
             return self.stages().await;
         };
+        for (other, stage) in self.set.spec.stages.clone().iter().enumerate() {
+            if self.is_done(other, &self.inputs(other)) {
+                self.care(other, stage).await;
+            } else {
+                self.keep_watching(stage);
+            }
+        }
         let entry = &self.status.stages[at];
         let waited = entry
             .step_started_at

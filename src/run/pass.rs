@@ -174,19 +174,20 @@ impl<'a> Pass<'a> {
             Ok(restored) => self.prune_deferred = restored,
             Err((at, failure)) => return self.failed(at, failure),
         }
-        match self.next(&offered).await? {
+        let end = match self.next(&offered).await? {
             Next::Steady => {
                 self.use_up_override();
-                self.steady().await
+                self.steady().await?
             }
-            Next::Rest => self.rest().await,
-            Next::Resume => self.stages().await,
+            Next::Rest => self.rest().await?,
+            Next::Resume => self.stages().await?,
             Next::Start { attempt } => {
                 self.use_up_override();
                 self.start(offered, attempt).await?;
-                self.stages().await
+                self.stages().await?
             }
-        }
+        };
+        Ok(self.with_care(end))
     }
 
     fn use_up_override(&mut self) {

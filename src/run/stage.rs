@@ -60,7 +60,7 @@ impl Pass<'_> {
             }
             let inputs = self.inputs(at);
             if self.is_done(at, &inputs) {
-                self.keep_watching(stage);
+                self.care(at, stage).await;
                 continue;
             }
             if let Err(failure) = self.variables[at].clone() {
@@ -251,6 +251,7 @@ impl Pass<'_> {
             ..self.applier(stage, tenant, &judge)?
         };
         let report = applier.run(rendered.objects, &mut known).await;
+        self.cared_for(stage);
         let complete = known.len() == rendered.ids.len();
         let memory = self.memory.stages.entry(stage.name.clone()).or_default();
         *memory = StageMemory {
@@ -408,19 +409,23 @@ impl Pass<'_> {
             .as_ref()
             .map_or_else(Timestamp::now, |t| t.0);
         let failed = self.status.stages[at].phase == Some(StagePhase::Failed);
-        let objects = rendered
-            .objects
-            .iter()
-            .filter_map(|object| {
-                let target = Target::of(object).ok()?;
-                let known = Known {
+        let policy = super::treatment::policy(stage);
+        let mut objects = BTreeMap::new();
+        for object in &rendered.objects {
+            let (Ok(target), Some(id)) = (Target::of(object), ObjectId::of(object)) else {
+                continue;
+            };
+            let known = if self.is_left_alone(&policy, &tenant, &target, object).await? {
+                Known::skipped(&target, None, 0)
+            } else {
+                Known {
                     // One that may be gone because it failed is not taken for done.
                     deletes_itself: !failed && readiness::deletes_itself(object),
                     ..Known::unseen(target.api_version, changed_at)
-                };
-                Some((ObjectId::of(object)?, known))
-            })
-            .collect();
+                }
+            };
+            objects.insert(id, known);
+        }
         let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
         self.memory
             .stages

@@ -5,6 +5,7 @@ mod support;
 mod accounts;
 mod applying;
 mod attacks;
+mod care;
 mod chaos;
 mod checks;
 mod control;
