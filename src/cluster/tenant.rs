@@ -178,7 +178,7 @@ impl Tenant {
     /// JSON-patches an object (RFC 6902).
     ///
     /// # Errors
-    /// The failed request; 422 when a `test` in the patch does not hold.
+    /// The failed request; a conflict when it sets an outdated resourceVersion.
     pub async fn json_patch(&self, target: &Target, patch: &Value, manager: &str) -> Result<Value, Error> {
         let served = self.place(target).await?;
         let path = format!("{}?fieldManager={manager}", served.path(target, Some(&target.name)));

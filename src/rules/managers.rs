@@ -11,7 +11,8 @@ const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The JSON patch (RFC 6902) that moves what kubectl and our own former updates own into the apply of `manager`;
-/// `None` where there is nothing to move. It only holds for the object's current version.
+/// `None` where there is nothing to move. It only holds for the object's current version; at another the server answers
+/// with a conflict.
 pub fn takeover(live: &Value, manager: &str) -> Option<Value> {
     let entries = live.pointer("/metadata/managedFields")?.as_array()?;
     let (theirs, mut kept): (Vec<Value>, Vec<Value>) = entries.iter().cloned().partition(|e| is_takeable(e, manager));
@@ -40,14 +41,19 @@ pub fn takeover(live: &Value, manager: &str) -> Option<Value> {
     }
     kept.push(ours);
     let version = live.pointer("/metadata/resourceVersion")?;
+    // Operations that fit whatever was written meanwhile: the version then makes it a conflict, where one that does not
+    // fit would make the patch invalid.
     let mut patch = vec![
-        json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}),
-        json!({"op": "replace", "path": "/metadata/managedFields", "value": kept}),
+        json!({"op": "replace", "path": "/metadata/resourceVersion", "value": version}),
+        json!({"op": "add", "path": "/metadata/managedFields", "value": kept}),
     ];
-    let annotations = live.pointer("/metadata/annotations").and_then(Value::as_object);
-    if annotations.is_some_and(|a| a.contains_key(LAST_APPLIED)) {
-        let key = LAST_APPLIED.replace('~', "~0").replace('/', "~1");
-        patch.push(json!({"op": "remove", "path": format!("/metadata/annotations/{key}")}));
+    let mut annotations = live
+        .pointer("/metadata/annotations")
+        .and_then(Value::as_object)
+        .cloned();
+    if let Some(annotations) = annotations.as_mut().filter(|a| a.contains_key(LAST_APPLIED)) {
+        annotations.shift_remove(LAST_APPLIED);
+        patch.push(json!({"op": "add", "path": "/metadata/annotations", "value": annotations}));
     }
     Some(Value::Array(patch))
 }
@@ -91,7 +97,7 @@ mod tests {
 
     fn object(entries: Vec<Value>) -> Value {
         json!({"metadata": {"resourceVersion": "7", "managedFields": entries,
-            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}})
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "kept": "too"}}})
     }
 
     /// Rules: run 16.4 kubectl, run B23
@@ -111,10 +117,13 @@ mod tests {
             (&json!("us"), &json!("Apply"))
         );
         assert_eq!(entries[1]["fieldsV1"], json!({"f:data": {"f:a": {}, "f:b": {}}}));
-        assert_eq!(patch[0]["value"], "7");
         assert_eq!(
-            patch[2]["path"],
-            "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration"
+            patch[0],
+            json!({"op": "replace", "path": "/metadata/resourceVersion", "value": "7"})
+        );
+        assert_eq!(
+            patch[2],
+            json!({"op": "add", "path": "/metadata/annotations", "value": {"kept": "too"}})
         );
     }
 

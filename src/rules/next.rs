@@ -10,6 +10,8 @@ pub enum Standing {
         stuck: bool,
         /// What is awaited is known in this process, so the wait can go on whatever the spec says now.
         known: bool,
+        /// Time was up, and it only goes on because it is told to.
+        held: Held,
     },
     /// A stage failed.
     Failed {
@@ -22,6 +24,15 @@ pub enum Standing {
     Stumbling,
     /// Anything else: interrupted between two steps.
     Between,
+}
+
+/// Whether a verify goes on although its time is up (run 18.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    No,
+    Yes,
+    /// And something it awaits is gone: only an apply brings it back.
+    Lost,
 }
 
 /// An unfinished run against what is wanted now.
@@ -75,6 +86,9 @@ pub fn next(run: Option<RunFacts>, settled: bool, requested: bool) -> Next {
         },
         Standing::Failed { .. } => Next::Rest,
         Standing::Verifying { known, .. } if !run.generation_current && !known => Next::Start { attempt: 1 },
+        Standing::Verifying { held, .. } if held == Held::Lost || (held == Held::Yes && requested) => Next::Start {
+            attempt: run.attempt.saturating_add(1),
+        },
         Standing::Verifying { .. } => Next::Resume,
         Standing::Between if !run.generation_current => Next::Start { attempt: 1 },
         Standing::Between | Standing::Stumbling | Standing::Held => Next::Resume,
@@ -97,10 +111,12 @@ mod tests {
     const WAITING: Standing = Standing::Verifying {
         stuck: false,
         known: true,
+        held: Held::No,
     };
     const STUCK: Standing = Standing::Verifying {
         stuck: true,
         known: true,
+        held: Held::No,
     };
 
     #[test]
@@ -120,6 +136,21 @@ mod tests {
             );
         }
         assert_eq!(next(run(STUCK, true, true), false, false), Next::Resume);
+    }
+
+    /// Rules: run 18.4 bound
+    #[test]
+    fn a_held_verify_is_begun_anew_on_request_or_when_what_it_awaits_is_gone() {
+        let held = |held| Standing::Verifying {
+            stuck: false,
+            known: true,
+            held,
+        };
+        let again = Next::Start { attempt: 3 };
+        assert_eq!(next(run(held(Held::Yes), true, true), false, false), Next::Resume);
+        assert_eq!(next(run(held(Held::Yes), true, true), false, true), again);
+        assert_eq!(next(run(held(Held::Lost), true, true), false, false), again);
+        assert_eq!(next(run(WAITING, true, true), false, true), Next::Resume);
     }
 
     #[test]

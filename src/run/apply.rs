@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::context::{Context, Known};
 use super::doubt::Doubts;
 use super::judge::Judge;
-use super::outcome::Failure;
+use super::outcome::{Failure, Remedy};
 use super::render::content_hash;
 use super::treatment;
 use crate::api::names::{FIELD_MANAGER, applyset};
@@ -24,7 +24,7 @@ use crate::rules::inventory::{ObjectId, OwnerRef, owner_of};
 use crate::rules::managers;
 use crate::rules::optout::{self, Mode};
 use crate::rules::order::{self, Wave};
-use crate::rules::readiness::{self, Readiness};
+use crate::rules::readiness;
 
 /// Objects of one kind that are sent at once.
 const PARALLEL: usize = 8;
@@ -176,18 +176,18 @@ impl Applier<'_> {
         for conflict in &conflicts {
             if let Some(trial) = trial_object(&conflict.object) {
                 let tried = self.tenant.try_create(&trial, FIELD_MANAGER).await;
-                tried.map_err(|e| Failure::of_request("apply", &e).about(&trial))?;
+                tried.map_err(|e| Failure::of_access("apply", &e, "create", &conflict.target).about(&trial))?;
             }
         }
         for conflict in conflicts {
-            let id = conflict.id.clone();
+            let (id, target) = (conflict.id.clone(), conflict.target.clone());
             match self.recreate(*conflict).await? {
                 Some(now) => {
                     known.insert(id.clone(), now);
                     report.changed.push((id, Change::Created));
                 }
                 None => {
-                    known.insert(id.clone(), Known::leaving(known.get(&id)));
+                    known.insert(id.clone(), Known::leaving(&target, known.get(&id)));
                     leaving.push(id.to_string());
                     // One object at a time: the next is only deleted once this one is back.
                     break;
@@ -201,7 +201,8 @@ impl Applier<'_> {
     }
 
     async fn recreate(&self, conflict: Conflicted) -> Result<Option<Known>, Failure> {
-        let failed = |e: &cluster::Error| Failure::of_request("apply", e).about(&conflict.object);
+        let failed =
+            |e: &cluster::Error, verb| Failure::of_access("apply", e, verb, &conflict.target).about(&conflict.object);
         tracing::info!(object = %conflict.target, "recreated: a field cannot be changed in place");
         self.tenant
             .delete_with(&conflict.target, &conflict.only_if, conflict.dependents)
@@ -211,7 +212,7 @@ impl Applier<'_> {
             .tenant
             .get(&conflict.target)
             .await
-            .map_err(|e| failed(&e))?
+            .map_err(|e| failed(&e, "get"))?
             .is_some()
         {
             return Ok(None);
@@ -222,7 +223,7 @@ impl Applier<'_> {
             .apply(&conflict.object, FIELD_MANAGER, false)
             .await
             .inspect_err(|e| self.doubt(&conflict.id, e))
-            .map_err(|e| failed(&e))?;
+            .map_err(|e| failed(&e, "create"))?;
         let (key, served) = self.key(&conflict.target).await?;
         let place = Place {
             id: &conflict.id,
@@ -253,6 +254,7 @@ impl Applier<'_> {
         if let Some(known) = before.as_ref().filter(|k| k.sent == sent && !k.skipped)
             && known.readiness.is_ready()
             && known.rules == self.judge.rules(&id)
+            && known.compared == known.version
             && self.ctx.hub.knows(&key, &target.name, &known.uid, known.version) == Knowledge::Unchanged
         {
             return Ok(Step::Done(id, known.clone(), Change::Unchanged));
@@ -289,7 +291,7 @@ impl Applier<'_> {
             return Ok(Step::Done(found.id, done.clone(), Change::Unchanged));
         }
         if found.live.as_ref().is_some_and(is_deleting) {
-            return Ok(Step::Leaving(found.id, Known::leaving(before)));
+            return Ok(Step::Leaving(found.id, Known::leaving(&found.target, before)));
         }
         self.treat(found).await
     }
@@ -340,39 +342,37 @@ impl Applier<'_> {
                 .await;
             return Ok(Step::Done(found.id, known, Change::Unchanged));
         }
-        self.send(found, &outgoing, mode).await
+        self.send(found, outgoing, mode).await
     }
 
     /// Applies one object that has to be applied; `outgoing` is without what is left to others.
-    async fn send(&self, found: Found, outgoing: &Value, mode: Mode) -> Result<Step, Failure> {
-        let mut seen = found.live.as_ref().map(resource_version).unwrap_or_default().to_owned();
-        if let Some(live) = found.live.as_ref().filter(|_| mode == Mode::Apply)
-            && let Some(patch) = managers::takeover(live, FIELD_MANAGER)
-        {
-            let taken = self.tenant.json_patch(&found.target, &patch, FIELD_MANAGER).await;
-            let taken = taken.map_err(|e| Failure::of_request("apply", &e))?;
-            resource_version(&taken).clone_into(&mut seen);
-        }
-        let adopts = found.live.as_ref().is_some_and(|live| !self.owns(live));
-        let applied = if adopts {
+    async fn send(&self, found: Found, outgoing: Value, mode: Mode) -> Result<Step, Failure> {
+        let taken = match found.live.as_ref().filter(|_| mode == Mode::Apply) {
+            Some(live) => self.take_over(&found.target, live).await?,
+            None => None,
+        };
+        // What is left to others depends on who owns it, and that has just changed.
+        let outgoing = match &taken {
+            Some(taken) => object_to_send(&found.object, Some(taken), &self.ignore, FIELD_MANAGER),
+            None => outgoing,
+        };
+        let current = taken.as_ref().or(found.live.as_ref());
+        let adopted = current.filter(|live| !self.owns(live));
+        let applied = match adopted {
             // As it was looked at: nobody else may have adopted it since.
-            self.tenant.apply_at(outgoing, &seen, FIELD_MANAGER).await
-        } else {
-            self.tenant.apply(outgoing, FIELD_MANAGER, false).await
+            Some(live) => {
+                let seen = resource_version(live);
+                self.tenant.apply_at(&outgoing, seen, FIELD_MANAGER).await
+            }
+            None => self.tenant.apply(&outgoing, FIELD_MANAGER, false).await,
         };
         let applied = match applied {
             Ok(applied) => applied,
             Err(error) => {
                 self.doubt(&found.id, &error);
-                let refused = self.refused(
-                    found.id,
-                    found.target,
-                    found.object,
-                    found.live.as_ref(),
-                    &error,
-                    found.sent,
-                );
-                return refused.map_err(|failure| failure.about(outgoing));
+                return self
+                    .refused(&found, current, &error)
+                    .map_err(|failure| failure.about(&outgoing));
             }
         };
         let change = match &found.live {
@@ -385,35 +385,44 @@ impl Applier<'_> {
         Ok(Step::Done(found.id, known, change))
     }
 
+    /// Moves what kubectl owned into our apply. None where there was nothing to move.
+    async fn take_over(&self, target: &Target, live: &Value) -> Result<Option<Value>, Failure> {
+        let Some(patch) = managers::takeover(live, FIELD_MANAGER) else {
+            return Ok(None);
+        };
+        match self.tenant.json_patch(target, &patch, FIELD_MANAGER).await {
+            Ok(taken) => Ok(Some(taken)),
+            // It went meanwhile: the next look finds that.
+            Err(error) if error.is_not_found() => Err(Failure {
+                remedy: Remedy::Stumble,
+                ..Failure::of_request("apply", &error)
+            }),
+            Err(error) => Err(Failure::of_access("apply", &error, "patch", target)),
+        }
+    }
+
     /// The server refused the apply: by policy, a conflict over an immutable field may have a remedy.
-    fn refused(
-        &self,
-        id: ObjectId,
-        target: Target,
-        object: Value,
-        live: Option<&Value>,
-        error: &cluster::Error,
-        sent: u64,
-    ) -> Result<Step, Failure> {
+    fn refused(&self, found: &Found, live: Option<&Value>, error: &cluster::Error) -> Result<Step, Failure> {
+        let Found { id, target, object, .. } = found;
         let conflict = treatment::refusal(error).as_ref().and_then(immutable_conflict);
         let (Some(live), Some(conflict)) = (live, conflict) else {
             let verb = if live.is_some() { "patch" } else { "create" };
-            return Err(Failure::of_access("apply", error, verb, &target));
+            return Err(Failure::of_access("apply", error, verb, target));
         };
-        match on_conflict(&self.policy, &object, live, &conflict) {
+        match on_conflict(&self.policy, object, live, &conflict) {
             Decision::Fail { message } => Err(Failure::retried("apply", message)),
             Decision::RefuseDataLoss(loss) => Err(treatment::refused(loss.to_string())),
             Decision::KeepExisting => Ok(Step::Done(
-                id,
-                Known::skipped(&target, Some(live), sent),
+                id.clone(),
+                Known::skipped(target, Some(live), found.sent),
                 Change::Skipped,
             )),
             Decision::Recreate {
                 preconditions, orphan, ..
             } => Ok(Step::Conflict(Box::new(Conflicted {
-                id,
-                target,
-                object,
+                id: id.clone(),
+                target: target.clone(),
+                object: object.clone(),
                 only_if: Preconditions {
                     uid: preconditions.uid,
                     resource_version: preconditions.resource_version,
@@ -545,35 +554,4 @@ fn not_in_force(ids: &[ObjectId], known: &BTreeMap<ObjectId, Known>) -> Option<S
         })
         .collect();
     (!waiting.is_empty()).then(|| waiting.join("; "))
-}
-
-impl Known {
-    /// An object that is being deleted.
-    fn leaving(before: Option<&Self>) -> Self {
-        let mut known = before
-            .cloned()
-            .unwrap_or_else(|| Self::unseen(String::new(), Timestamp::now()));
-        known.readiness = Readiness::Terminating;
-        known.sent = 0;
-        known
-    }
-
-    /// An object that is left alone, and so not waited for.
-    fn skipped(target: &Target, live: Option<&Value>, sent: u64) -> Self {
-        let version = live.map_or(0, |l| parse_version(Some(resource_version(l))));
-        Self {
-            api_version: target.api_version.clone(),
-            uid: live.map(uid).unwrap_or_default().to_owned(),
-            version,
-            sent,
-            compared: version,
-            readiness: Readiness::Current,
-            rules: 0,
-            settles_at: None,
-            changed_at: Timestamp::now(),
-            skipped: true,
-            alone: false,
-            deletes_itself: false,
-        }
-    }
 }

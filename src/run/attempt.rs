@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::outcome::{Missing, Remedy, Stop};
+use super::outcome::{End, Missing, Remedy, Stop, Wake};
 use super::pass::{Pass, elapsed};
 use super::pin;
 use crate::api::{StagePhase, StageStatus, Step};
-use crate::rules::backoff::RBAC_LADDER;
-use crate::rules::next::{Next, RunFacts, Standing, next};
+use crate::cluster::{Error, Target, Tenant};
+use crate::rules::backoff::{RBAC_LADDER, spread};
+use crate::rules::next::{Held, Next, RunFacts, Standing, next};
 use crate::source::Artifact;
 
 /// Nothing awaited has changed for so long: the stage counts as stuck (decisions 3.4).
@@ -29,6 +30,11 @@ impl Pass<'_> {
         let outdated = !pins_current || !generation_current;
         self.outdated = outdated;
         let standing = self.standing(outdated).await?;
+        self.resting = match standing {
+            Standing::Failed { .. } | Standing::Held => true,
+            Standing::Verifying { held, .. } => held != Held::No,
+            Standing::Stumbling | Standing::Between => false,
+        };
         let facts = RunFacts {
             attempt: run.attempt,
             generation_current,
@@ -42,6 +48,7 @@ impl Pass<'_> {
         let now = Timestamp::now();
         if let Some(at) = self.position(|s| s.phase == Some(StagePhase::Failed)) {
             let due = self.retry_due(at, now)
+                || self.due_after_restart(at)
                 || self.other_inputs(at)
                 || self.appeared(at).await
                 || self.recovered(at).await?;
@@ -52,7 +59,8 @@ impl Pass<'_> {
                 let known = self.knows_inputs(at) && self.pinned().is_some();
                 let stuck = outdated
                     && (self.is_held(at, now) || self.unchanged_for_long(at, now) || self.in_error_wait(at).await?);
-                Ok(Standing::Verifying { stuck, known })
+                let held = self.held_verify(at, now).await?;
+                Ok(Standing::Verifying { stuck, known, held })
             }
             None if self.position(|s| s.phase != Some(StagePhase::Ready)).is_none() => Ok(Standing::Held),
             None if let Some(at) =
@@ -61,6 +69,7 @@ impl Pass<'_> {
                 Ok(Standing::Verifying {
                     stuck: outdated && self.unchanged_for_long(at, now),
                     known: false,
+                    held: Held::No,
                 })
             }
             None if self.memory.undecided > 0 => Ok(Standing::Stumbling),
@@ -85,6 +94,21 @@ impl Pass<'_> {
             .map_or(Duration::ZERO, |t| elapsed(t, now));
         // A timer that fires a moment early must not cost a whole interval.
         since + Duration::from_millis(50) >= self.retry_wait(at)
+    }
+
+    /// Why a stage failed to apply is not remembered over a restart, and with it what would be asked for: it is tried
+    /// once more soon, at a time of its own.
+    fn due_after_restart(&mut self, at: usize) -> bool {
+        let entry = &self.status.stages[at];
+        if entry.step == Some(Step::Verify) || self.memory.remedies.contains_key(&entry.name) {
+            return false;
+        }
+        let within = RBAC_LADDER.last.min(self.cadence().retry);
+        let due = *self
+            .memory
+            .attempt_due
+            .get_or_insert_with(|| Instant::now() + spread(within, rand::random::<f64>()));
+        due <= Instant::now()
     }
 
     /// How long a failed stage waits for its next attempt.
@@ -117,9 +141,53 @@ impl Pass<'_> {
         );
         let tenant = self.tenant(&stage);
         match missing {
-            Missing::Access { verb, target } => tenant.may(verb, &target).await.unwrap_or(false),
+            Missing::Access { verb, target } => may(&tenant, verb, &target).await.unwrap_or(false),
             Missing::Kind { api_version, kind } => tenant.served(&api_version, &kind).await.is_ok(),
         }
+    }
+
+    /// Notes what a stage failed for want of. It goes on being asked for less and less often where it is the same as
+    /// before. Whether it is a right.
+    pub(super) fn lacks(&mut self, stage: &str, missing: Option<Box<Missing>>) -> bool {
+        let Some(missing) = missing else {
+            self.memory.missing.remove(stage);
+            return false;
+        };
+        let before = self.memory.missing.get(stage).filter(|(m, ..)| *m == *missing);
+        let asked = before.map_or(0, |(_, asked, _)| *asked);
+        let is_right = matches!(*missing, Missing::Access { .. });
+        self.memory
+            .missing
+            .insert(stage.to_owned(), (*missing, asked, Instant::now()));
+        is_right
+    }
+
+    /// A denial of something the account has the right to comes from somewhere else: a quota, a policy, a webhook, a
+    /// namespace that goes. No grant will end it, so it waits for the retry interval; but the first time it is tried
+    /// once more soon, since rights take a moment to reach every API server.
+    pub(super) async fn explain_denial(&mut self, end: End) -> End {
+        let Some(stage) = self.denied.and_then(|at| self.set.spec.stages.get(at)).cloned() else {
+            return end;
+        };
+        let Some((missing @ Missing::Access { verb, target }, ..)) = self.memory.missing.get(&stage.name) else {
+            return end;
+        };
+        if !may(&self.tenant(&stage), verb, target).await.unwrap_or(false) {
+            self.memory.unexplained.remove(&stage.name);
+            return end;
+        }
+        let missing = missing.clone();
+        self.memory.missing.remove(&stage.name);
+        if self.memory.unexplained.get(&stage.name) == Some(&missing) {
+            self.memory.remedies.insert(stage.name, Remedy::Retry);
+            return End {
+                wake: Wake::In(self.cadence().retry),
+                ..end
+            };
+        }
+        self.memory.unexplained.insert(stage.name.clone(), missing);
+        self.memory.remedies.insert(stage.name, Remedy::Soon);
+        end
     }
 
     /// When a failed stage is to be looked at again.
@@ -127,6 +195,7 @@ impl Pass<'_> {
         let retry = self
             .retry_wait(at)
             .saturating_sub(waited)
+            .min(self.memory.attempt_due.map_or(Duration::MAX, rest_until))
             .max(Duration::from_millis(100));
         match self.memory.missing.get(&self.status.stages[at].name) {
             Some((_, asked, last)) => retry.min(RBAC_LADDER.wait(*asked).saturating_sub(last.elapsed())),
@@ -148,4 +217,15 @@ impl Pass<'_> {
         let quiet = Duration::try_from(now.duration_since(last)).unwrap_or_default();
         STUCK_AFTER.saturating_sub(quiet)
     }
+}
+
+/// Whether a request would be allowed. What creates an object is an apply, which is a patch to the authorizer too.
+async fn may(tenant: &Tenant, verb: &str, target: &Target) -> Result<bool, Error> {
+    let also_patch = verb == "create";
+    Ok(tenant.may(verb, target).await? && (!also_patch || tenant.may("patch", target).await?))
+}
+
+/// How long it is until then.
+pub(super) fn rest_until(due: Instant) -> Duration {
+    due.saturating_duration_since(Instant::now())
 }

@@ -10,13 +10,14 @@ use super::judge::Judge;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
-use super::verify::{Mode, OPERATION as VERIFY};
+use super::verify::{Mode, OPERATION as VERIFY, Observer};
 use crate::api::reason::Class;
 use crate::api::{Reason, Stage, StagePhase, Step, TimeoutPolicy};
 use crate::cluster::Tenant;
 use crate::rules::condition::Situation;
 use crate::rules::inventory::ObjectId;
-use crate::rules::readiness::Overall;
+use crate::rules::next::Held;
+use crate::rules::readiness::{Overall, Readiness};
 
 /// Verify bound where no timeout is set anywhere (run 18.2).
 const DEFAULT_BOUND: Duration = Duration::from_secs(15 * 60);
@@ -27,6 +28,24 @@ impl Pass<'_> {
             Some(since) if since < Duration::from_secs(25) => Mode::Watched,
             _ => Mode::Net,
         }
+    }
+
+    /// A look at the objects of a stage.
+    pub(super) fn observer<'b>(&'b self, tenant: &'b Tenant, judge: &'b Judge, mode: Mode) -> Observer<'b> {
+        Observer {
+            ctx: self.ctx,
+            owner: self.owner,
+            tenant,
+            judge,
+            polls: self.memory.polls,
+            mode,
+            ignore: &[],
+        }
+    }
+
+    /// Time since the last complete look of an earlier step: each stage of this one is looked at alike.
+    pub(super) fn since_look(&self) -> Option<Duration> {
+        self.looked_at.map(|at| at.elapsed())
     }
 
     /// Looks at the objects the stage awaits.
@@ -173,6 +192,7 @@ impl Pass<'_> {
         else {
             return self.stages().await;
         };
+        self.care_for_all().await;
         let entry = &self.status.stages[at];
         let waited = entry
             .step_started_at
@@ -245,6 +265,25 @@ impl Pass<'_> {
         };
         let began = self.status.stages[at].step_started_at.as_ref();
         began.is_some_and(|began| elapsed(began, now) >= self.bound(stage).0)
+    }
+
+    /// The same, and whether an object of the stage that it awaits is gone.
+    pub(super) async fn held_verify(&mut self, at: usize, now: Timestamp) -> Result<Held, Stop> {
+        if !self.is_held(at, now) {
+            return Ok(Held::No);
+        }
+        let stage = self.set.spec.stages[at].clone();
+        let tenant = self.tenant(&stage);
+        if !self.knows_inputs(at) || self.look(&stage, &tenant, Mode::Watched).await.is_err() {
+            return Ok(Held::Yes);
+        }
+        let judge = Judge::of(&stage, &self.owner.namespace).ok();
+        let awaited = |id: &ObjectId| judge.as_ref().is_none_or(|j| j.awaits(id));
+        let lost = self.memory.stages.get(&stage.name).is_some_and(|memory| {
+            let gone = |k: &Known| !k.skipped && matches!(k.readiness, Readiness::NotFound);
+            memory.objects.iter().any(|(id, known)| gone(known) && awaited(id))
+        });
+        Ok(if lost { Held::Lost } else { Held::Yes })
     }
 
     /// Bounds a wait: past its bound the stage fails; before it, a timer ends it in time.

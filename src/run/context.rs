@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::doubt::Doubts;
 use super::notify::Notifier;
 use super::outcome::{Missing, Remedy};
 use crate::cache::{Inventories, Sources, StageSets};
-use crate::cluster::watch::{Hub, Owner};
-use crate::cluster::{Cluster, Clusters};
+use crate::cluster::watch::{Hub, Owner, parse_version};
+use crate::cluster::{Cluster, Clusters, Target, resource_version, uid};
 use crate::config::Config;
 use crate::rules::drift::DriftLoops;
 use crate::rules::inventory::ObjectId;
@@ -93,10 +94,16 @@ pub struct Memory {
     pub corrected_at: HashMap<ObjectId, Instant>,
     /// What can be done about the last failure of each stage.
     pub remedies: HashMap<String, Remedy>,
+    /// When each stage that a run is through with has its turn again while the run waits at another.
+    pub turns: HashMap<String, Turn>,
+    /// When a stage that failed before a restart is tried again.
+    pub attempt_due: Option<Instant>,
     /// The inputs each failed stage failed with: others are worth an attempt at once.
     pub failed_inputs: HashMap<String, String>,
     /// What each failed stage lacks, and how often it has been asked for since.
     pub missing: HashMap<String, (Missing, u32, Instant)>,
+    /// What each failed stage was denied although its account has the right.
+    pub unexplained: HashMap<String, Missing>,
     /// Reason and text of the last transition that was told: a retry that fails alike is no news.
     pub told: Option<(crate::api::Reason, String)>,
     /// The last event about Helm hooks.
@@ -115,6 +122,14 @@ pub struct Memory {
     pub changed_at: Option<Timestamp>,
     /// Objects whose removal a teardown has confirmed.
     pub gone: std::collections::BTreeSet<ObjectId>,
+}
+
+/// A stage's turn to be compared with what was sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    pub due: Instant,
+    /// It could not be looked after the last time.
+    pub failed: bool,
 }
 
 /// Memory of one stage.
@@ -150,4 +165,55 @@ pub struct Known {
     pub alone: bool,
     /// It goes away by itself once it is done (run 27.4).
     pub deletes_itself: bool,
+}
+
+impl Known {
+    /// An object that is being deleted.
+    pub fn leaving(target: &Target, before: Option<&Self>) -> Self {
+        let mut known = before
+            .cloned()
+            .unwrap_or_else(|| Self::unseen(target.api_version.clone(), Timestamp::now()));
+        known.readiness = Readiness::Terminating;
+        known.sent = 0;
+        known
+    }
+
+    /// An object that is left alone, and so not waited for.
+    pub fn skipped(target: &Target, live: Option<&Value>, sent: u64) -> Self {
+        let version = live.map_or(0, |l| parse_version(Some(resource_version(l))));
+        Self {
+            api_version: target.api_version.clone(),
+            uid: live.map(uid).unwrap_or_default().to_owned(),
+            version,
+            sent,
+            compared: version,
+            readiness: Readiness::Current,
+            rules: 0,
+            settles_at: None,
+            changed_at: Timestamp::now(),
+            skipped: true,
+            alone: false,
+            deletes_itself: false,
+        }
+    }
+
+    /// An object that nobody here has looked at.
+    pub fn unseen(api_version: String, changed_at: Timestamp) -> Self {
+        Self {
+            api_version,
+            uid: String::new(),
+            version: 0,
+            sent: 0,
+            compared: 0,
+            readiness: Readiness::Unknown {
+                message: "not looked at yet".into(),
+            },
+            rules: 0,
+            settles_at: None,
+            changed_at,
+            skipped: false,
+            alone: false,
+            deletes_itself: false,
+        }
+    }
 }

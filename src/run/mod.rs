@@ -4,6 +4,7 @@
 mod apply;
 mod attempt;
 mod awaiting;
+mod care;
 mod context;
 mod doubt;
 mod gates;

@@ -9,11 +9,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::context::{Context, Memory};
 use super::gates::{Windowed, sooner};
-use super::judge::Judge;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::variables::Variables;
-use super::{pin, status, verify};
+use super::{pin, status};
 use crate::api::names::{FINALIZER, annotation};
 use crate::api::{Reason, RunStatus, Stage, StagePhase, StageSet, StageSetStatus, StageStatus, Step};
 use crate::cluster::watch::{Owner, WatchKey};
@@ -27,7 +26,7 @@ use crate::source::Artifact;
 /// Progress texts are written at most this often (decisions 3.5).
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Steps in a row that a stumbling API server may cost before it counts as a failure: about a minute.
-const STUMBLES: u32 = 6;
+pub(super) const STUMBLES: u32 = 6;
 /// From which of them on they are told.
 const TOLD_FROM: u32 = 2;
 
@@ -59,6 +58,14 @@ pub struct Pass<'a> {
     pub(super) needed: HashSet<WatchKey>,
     /// Whether a wait is behind us, so that the next effect wants its intent written first.
     pub(super) wrote_in_pass: bool,
+    /// The run goes nowhere by itself: it failed, or is held.
+    pub(super) resting: bool,
+    /// An object that was deleted to be made anew is not gone yet.
+    pub(super) comes_back: bool,
+    /// When the last complete look ended before this step.
+    pub(super) looked_at: Option<Instant>,
+    /// The stage that was denied something in this step.
+    pub(super) denied: Option<usize>,
 }
 
 impl<'a> Pass<'a> {
@@ -77,6 +84,7 @@ impl<'a> Pass<'a> {
             owner,
             set,
             status,
+            looked_at: memory.looked_at,
             memory,
             artifacts: Vec::new(),
             target: super::target::Aim::local(ctx),
@@ -88,6 +96,9 @@ impl<'a> Pass<'a> {
             prune_deferred: false,
             needed: HashSet::new(),
             wrote_in_pass: false,
+            resting: false,
+            comes_back: false,
+            denied: None,
         }
     }
 
@@ -98,7 +109,10 @@ impl<'a> Pass<'a> {
     pub async fn run(mut self) -> Result<Wake, Stop> {
         self.ensure_finalizer().await?;
         match self.decide().await {
-            Ok(end) => self.finish(end).await,
+            Ok(end) => {
+                let end = self.explain_denial(end).await;
+                self.finish(end).await
+            }
             Err(stop) => {
                 self.tell_stumble(&stop).await;
                 Err(stop)
@@ -158,28 +172,33 @@ impl<'a> Pass<'a> {
         }
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
         self.resolve_variables().await;
+        if let Some(end) = self.unread_variables()? {
+            return Ok(end);
+        }
         match self.restore_records().await {
             Ok(restored) => self.prune_deferred = restored,
             Err((at, failure)) => return self.failed(at, failure),
         }
-        match self.next(&offered).await? {
+        let end = match self.next(&offered).await? {
             Next::Steady => {
                 self.use_up_override();
-                self.steady().await
+                self.steady().await?
             }
-            Next::Rest => self.rest().await,
-            Next::Resume => self.stages().await,
+            Next::Rest => self.rest().await?,
+            Next::Resume => self.stages().await?,
             Next::Start { attempt } => {
                 if self.status.run.is_some()
                     && let Some(end) = self.dependencies().await?
                 {
-                    return Ok(end);
+                    self.care_for_all().await;
+                    return Ok(self.with_care(end));
                 }
                 self.use_up_override();
                 self.start(offered, attempt).await?;
-                self.stages().await
+                self.stages().await?
             }
-        }
+        };
+        Ok(self.with_care(end))
     }
 
     fn use_up_override(&mut self) {
@@ -318,6 +337,7 @@ impl<'a> Pass<'a> {
         });
         self.artifacts = offered;
         self.memory.changed_at = None;
+        self.memory.polls = 0;
         for at in 0..spec.stages.len() {
             let inputs = self.inputs(at);
             let done = !fresh && self.is_done(at, &inputs);
@@ -512,14 +532,12 @@ impl<'a> Pass<'a> {
         entry.waiting_for = None;
         entry.message = Some(failure.told());
         self.memory.remedies.insert(name.clone(), failure.remedy);
+        self.memory.attempt_due = None;
         if at < self.artifacts.len() {
             let inputs = self.inputs(at);
             self.memory.failed_inputs.insert(name.clone(), inputs);
         }
-        match failure.missing.clone() {
-            Some(missing) => self.memory.missing.insert(name.clone(), (*missing, 0, Instant::now())),
-            None => self.memory.missing.remove(&name),
-        };
+        self.denied = self.lacks(&name, failure.missing.clone()).then_some(at);
         let message = stage_message(&name, &failure);
         tracing::error!(
             stage = name,
@@ -536,29 +554,6 @@ impl<'a> Pass<'a> {
             },
             wake: Wake::In(self.again_in(at, Duration::ZERO)),
         })
-    }
-
-    /// A look at the objects of a stage.
-    pub(super) fn observer<'b>(
-        &'b self,
-        tenant: &'b Tenant,
-        judge: &'b Judge,
-        mode: verify::Mode,
-    ) -> verify::Observer<'b> {
-        verify::Observer {
-            ctx: self.ctx,
-            owner: self.owner,
-            tenant,
-            judge,
-            polls: self.memory.polls,
-            mode,
-            ignore: &[],
-        }
-    }
-
-    /// Time since the last complete look.
-    pub(super) fn since_look(&self) -> Option<Duration> {
-        self.memory.looked_at.map(|at: Instant| at.elapsed())
     }
 }
 

@@ -14,16 +14,17 @@ use super::record::{Recorder, parent_name};
 use super::render::{self, Rendered};
 use super::verify::{Mode, OPERATION as VERIFY, target_of};
 use crate::api::{Stage, StagePhase, StageSetSpec, Step};
-use crate::cluster::watch::{Knowledge, WatchKey};
+use crate::cluster::watch::{Coverage, Knowledge, WatchKey};
 use crate::cluster::{Target, Tenant};
+use crate::rules::backoff::POLL_LADDER;
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{DesiredStage, Entries, Entry, ObjectId, applyset_id, find_duplicate_claims, union};
 use crate::rules::readiness::{self, Overall, Readiness, name_blockers};
 
 /// Objects a message names at most.
 const NAMED: usize = 5;
-/// While definitions come into force, look again after this time if no watch tells.
-const DEFINITIONS_AGAIN: Duration = Duration::from_secs(1);
+/// While an apply waits, look again after this time at first, and for as long as a watch is not yet listed.
+const SOON: Duration = Duration::from_secs(1);
 /// A definition that is in force is served within this time.
 const SERVED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -59,7 +60,7 @@ impl Pass<'_> {
             }
             let inputs = self.inputs(at);
             if self.is_done(at, &inputs) {
-                self.keep_watching(stage);
+                self.care(at, stage).await;
                 continue;
             }
             if let Err(failure) = self.variables[at].clone() {
@@ -74,7 +75,7 @@ impl Pass<'_> {
     }
 
     /// Keeps the watches of a stage that is through: what breaks behind the run's back is noticed all the same.
-    fn keep_watching(&mut self, stage: &Stage) {
+    pub(super) fn keep_watching(&mut self, stage: &Stage) {
         let tenant = self.tenant(stage);
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return;
@@ -160,8 +161,10 @@ impl Pass<'_> {
             }
             Ok(Some(waiting)) => {
                 self.status.stages[at].waiting_for = Some(waiting.clone());
-                self.watch_definitions(&tenant, stage).await;
-                let end = self.unfinished(at, &format!("waits for {waiting}"), Wake::In(DEFINITIONS_AGAIN));
+                self.keep_watching(stage);
+                let again = self.watch_unready(&tenant, stage).await;
+                self.memory.polls = self.memory.polls.saturating_add(1);
+                let end = self.unfinished(at, &format!("waits for {waiting}"), Wake::In(again));
                 Ok(Flow::End(self.bounded(at, stage, end, "apply")?))
             }
             Ok(None) => {
@@ -169,6 +172,7 @@ impl Pass<'_> {
                 entry.applied_revision = Some(artifact.revision);
                 entry.applied_digest = Some(artifact.digest);
                 entry.applied_url = Some(artifact.url);
+                self.memory.polls = 0;
                 self.enter(at, StagePhase::Verifying, Step::Verify);
                 self.verify(at, stage, Mode::JustApplied).await
             }
@@ -247,6 +251,7 @@ impl Pass<'_> {
             ..self.applier(stage, tenant, &judge)?
         };
         let report = applier.run(rendered.objects, &mut known).await;
+        self.cared_for(stage);
         let complete = known.len() == rendered.ids.len();
         let memory = self.memory.stages.entry(stage.name.clone()).or_default();
         *memory = StageMemory {
@@ -404,19 +409,23 @@ impl Pass<'_> {
             .as_ref()
             .map_or_else(Timestamp::now, |t| t.0);
         let failed = self.status.stages[at].phase == Some(StagePhase::Failed);
-        let objects = rendered
-            .objects
-            .iter()
-            .filter_map(|object| {
-                let target = Target::of(object).ok()?;
-                let known = Known {
+        let policy = super::treatment::policy(stage);
+        let mut objects = BTreeMap::new();
+        for object in &rendered.objects {
+            let (Ok(target), Some(id)) = (Target::of(object), ObjectId::of(object)) else {
+                continue;
+            };
+            let known = if self.is_left_alone(&policy, &tenant, &target, object).await? {
+                Known::skipped(&target, None, 0)
+            } else {
+                Known {
                     // One that may be gone because it failed is not taken for done.
                     deletes_itself: !failed && readiness::deletes_itself(object),
                     ..Known::unseen(target.api_version, changed_at)
-                };
-                Some((ObjectId::of(object)?, known))
-            })
-            .collect();
+                }
+            };
+            objects.insert(id, known);
+        }
         let inputs = self.status.stages[at].inputs_digest.clone().unwrap_or_default();
         self.memory
             .stages
@@ -438,6 +447,7 @@ impl Pass<'_> {
             Overall::Ready => {
                 self.enter(at, StagePhase::Ready, Step::Done);
                 self.memory.polls = 0;
+                self.memory.unexplained.remove(&stage.name);
                 let metrics = &self.ctx.metrics;
                 metrics.applied(&self.owner.namespace, &self.owner.name, &stage.name);
                 Ok(Flow::Ready)
@@ -463,23 +473,30 @@ impl Pass<'_> {
         }
     }
 
-    async fn watch_definitions(&mut self, tenant: &Tenant, stage: &Stage) {
+    /// Watches what an apply waits for; when to look again if no watch tells.
+    async fn watch_unready(&mut self, tenant: &Tenant, stage: &Stage) -> Duration {
+        let polls = self.memory.polls;
+        let mut again = polls.checked_sub(1).map_or(SOON, |rung| POLL_LADDER.wait(rung));
         let Some(memory) = self.memory.stages.get(&stage.name) else {
-            return;
+            return again;
         };
         for (id, known) in memory.objects.iter().filter(|(_, k)| !k.readiness.is_ready()) {
             let target = target_of(id, &known.api_version);
             if let Ok(served) = tenant.served(&target.api_version, &target.kind).await {
-                let key = crate::cluster::watch::WatchKey::of(
-                    tenant.cluster().key(),
-                    tenant.identity(),
-                    &target,
-                    served.namespaced,
-                );
-                self.ctx.hub.watch(&key, &served, tenant, self.owner);
+                // One that was not applied before need not carry our label.
+                let of = if known.uid.is_empty() {
+                    WatchKey::by_name
+                } else {
+                    WatchKey::of
+                };
+                let key = of(tenant.cluster().key(), tenant.identity(), &target, served.namespaced);
+                if self.ctx.hub.watch(&key, &served, tenant, self.owner) == Coverage::Starting {
+                    again = SOON;
+                }
                 self.needed.insert(key);
             }
         }
+        again
     }
 
     /// An unfinished run, waiting at a stage.
@@ -500,28 +517,6 @@ impl StageMemory {
             inputs,
             objects,
             named: BTreeMap::new(),
-        }
-    }
-}
-
-impl Known {
-    /// An object that nobody here has looked at.
-    pub fn unseen(api_version: String, changed_at: Timestamp) -> Self {
-        Self {
-            api_version,
-            uid: String::new(),
-            version: 0,
-            sent: 0,
-            compared: 0,
-            readiness: Readiness::Unknown {
-                message: "not looked at yet".into(),
-            },
-            rules: 0,
-            settles_at: None,
-            changed_at,
-            skipped: false,
-            alone: false,
-            deletes_itself: false,
         }
     }
 }

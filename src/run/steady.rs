@@ -14,11 +14,12 @@ use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed, jittered};
 use super::record::{self, parent_name};
+use super::treatment::Left;
 use super::verify::{self, Look, Mode};
 use crate::api::names::applyset;
 use crate::api::{Reason, Stage, StagePhase, Step};
-use crate::cluster::Tenant;
-use crate::rules::backoff::spread;
+use crate::cluster::{Target, Tenant};
+use crate::rules::backoff::{POLL_LADDER, spread};
 use crate::rules::condition::{READY, Situation, without_runbook};
 use crate::rules::inventory::{Entry, ObjectId, applyset_id};
 use crate::rules::readiness::{self, Overall, name_blockers};
@@ -38,26 +39,7 @@ enum Health {
 impl Pass<'_> {
     /// A pass over a release that is in place.
     pub(super) async fn steady(&mut self) -> Result<End, Stop> {
-        let steady = self.cadence().steady;
-        let since_full = self.memory.full_at.map(|at| at.elapsed());
-        let doubts = self.memory.doubts.rest();
-        // A change just before a request may be told after it.
-        let asked = self.memory.requested_at.is_some_and(|at| at.elapsed() < ASKED_FOR);
-        let full = self.requested
-            || asked
-            || doubts == Some(Duration::ZERO)
-            || match since_full {
-                Some(since) => since + Duration::from_secs(1) >= steady.mul_f64(0.95),
-                None => self.first_comparison_is_due(steady).await?,
-            };
-        let mut wake = Wake::In(match self.memory.full_due.filter(|_| !full) {
-            Some(due) => due.saturating_duration_since(Instant::now()),
-            None if full => jittered(steady),
-            None => jittered(steady.saturating_sub(since_full.unwrap_or_default())),
-        });
-        if let Some(rest) = doubts.filter(|rest| !rest.is_zero()) {
-            wake = earlier(wake, rest);
-        }
+        let (full, mut wake) = self.comparison_is_due().await?;
         let mut bad = None;
         let mut doubtful = false;
         let spec = self.set.spec.clone();
@@ -88,7 +70,13 @@ impl Pass<'_> {
             self.memory.full_at = Some(Instant::now());
             self.memory.full_due = None;
             self.memory.doubts.forget_ruled_out();
+            self.forget_corrections();
+            if self.comes_back {
+                wake = earlier(wake, self.full_again());
+            }
         }
+        let waits = doubtful || bad.is_some() || self.comes_back;
+        self.memory.polls = if waits { self.memory.polls.saturating_add(1) } else { 0 };
         if self.has_leftovers() {
             let last = spec.stages.len().saturating_sub(1);
             match self.prune().await {
@@ -104,6 +92,36 @@ impl Pass<'_> {
             situation: self.standing_of_release(bad, doubtful),
             wake,
         })
+    }
+
+    /// Whether everything is to be compared in this pass, and when the next one is due if nothing tells.
+    async fn comparison_is_due(&mut self) -> Result<(bool, Wake), Stop> {
+        let steady = self.cadence().steady;
+        let since_full = self.memory.full_at.map(|at| at.elapsed());
+        let doubts = self.memory.doubts.rest();
+        let full = self.is_asked_for()
+            || doubts == Some(Duration::ZERO)
+            || match since_full {
+                Some(since) => since + Duration::from_secs(1) >= steady.mul_f64(0.95),
+                None => self.first_comparison_is_due(steady).await?,
+            };
+        let wake = Wake::In(match self.memory.full_due.filter(|_| !full) {
+            Some(due) => due.saturating_duration_since(Instant::now()),
+            None if full => jittered(steady),
+            None => jittered(steady.saturating_sub(since_full.unwrap_or_default())),
+        });
+        Ok((
+            full,
+            match doubts.filter(|rest| !rest.is_zero()) {
+                Some(rest) => earlier(wake, rest),
+                None => wake,
+            },
+        ))
+    }
+
+    /// Whether somebody asks for a pass. A change just before a request may be told after it.
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.requested || self.memory.requested_at.is_some_and(|at| at.elapsed() < ASKED_FOR)
     }
 
     /// After a restart everything is looked at once, readiness first; the comparison of a release that is in order
@@ -170,7 +188,7 @@ impl Pass<'_> {
     }
 
     /// A stage that cannot be looked after just now: the release stays, and Ready says what is wrong.
-    fn failed_care(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
+    pub(super) fn failed_care(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
         let before = self.status.stages[at].clone();
         let end = self.failed(at, failure)?;
         let message = self.status.stages[at].message.take();
@@ -183,7 +201,13 @@ impl Pass<'_> {
     }
 
     /// Looks at a stage's objects; a full pass also compares them with what was sent, and corrects.
-    async fn tend(&mut self, at: usize, stage: &Stage, tenant: &Tenant, full: bool) -> Result<Look, Failure> {
+    pub(super) async fn tend(
+        &mut self,
+        at: usize,
+        stage: &Stage,
+        tenant: &Tenant,
+        full: bool,
+    ) -> Result<Look, Failure> {
         if !self.knows_inputs(at) {
             self.recall(at, stage);
         }
@@ -232,6 +256,7 @@ impl Pass<'_> {
             }
             rendered => rendered?,
         };
+        self.leave_alone(stage, tenant, &rendered.objects, memory).await?;
         let part_of = applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace);
         let sent: HashMap<ObjectId, Value> = rendered
             .objects
@@ -259,6 +284,38 @@ impl Pass<'_> {
         observer.look(&mut memory.objects, needed, None).await
     }
 
+    /// After a restart nobody remembers which objects are left as they are; and one that asked for it by itself may not
+    /// any more.
+    async fn leave_alone(
+        &self,
+        stage: &Stage,
+        tenant: &Tenant,
+        objects: &[Value],
+        memory: &mut StageMemory,
+    ) -> Result<(), Failure> {
+        let policy = super::treatment::policy(stage);
+        for object in objects {
+            let (Some(id), Ok(target)) = (ObjectId::of(object), Target::of(object)) else {
+                continue;
+            };
+            match memory.objects.get(&id) {
+                Some(known) if known.skipped && super::treatment::left(&policy, object) == Left::Never => {
+                    let unseen = Known::unseen(target.api_version, known.changed_at);
+                    memory.objects.insert(id, unseen);
+                }
+                Some(known)
+                    if !known.skipped
+                        && known.sent == 0
+                        && self.is_left_alone(&policy, tenant, &target, object).await? =>
+                {
+                    memory.objects.insert(id, Known::skipped(&target, None, 0));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// While an update is held, what is deployed may not be had any more: then drift waits, and that is told once.
     fn drift_waits(&mut self, stage: &Stage, failure: &Failure) {
         let note = format!(
@@ -277,6 +334,25 @@ impl Pass<'_> {
             .iter_mut()
             .filter(|s| s.name == stage.name)
             .for_each(|s| s.message = Some(note.clone()));
+    }
+
+    /// An object that was deleted to be made anew is not gone yet: everything is compared again before long.
+    fn full_again(&mut self) -> Duration {
+        let wait = POLL_LADDER.wait(self.memory.polls);
+        self.memory.full_at = None;
+        self.memory.full_due = Some(Instant::now() + wait);
+        wait
+    }
+
+    /// What left the stages is not remembered for its drift.
+    fn forget_corrections(&mut self) {
+        let stages = &self.memory.stages;
+        let left = |id: &ObjectId| !stages.values().any(|m| m.objects.contains_key(id));
+        let gone: Vec<ObjectId> = self.memory.corrected_at.keys().filter(|id| left(id)).cloned().collect();
+        for id in gone {
+            self.memory.corrected_at.remove(&id);
+            self.memory.loops.forget(&id);
+        }
     }
 
     /// A clean comparison ends a drift that kept returning.
@@ -322,6 +398,7 @@ impl Pass<'_> {
             .applier(stage, tenant, judge)?
             .run(objects, &mut memory.objects)
             .await?;
+        self.comes_back |= report.waiting.is_some();
         let put_back: Vec<&ObjectId> = report
             .changed
             .iter()
@@ -380,25 +457,28 @@ impl Pass<'_> {
         memory.objects.retain(|id, _| sent.contains_key(id));
     }
 
+    /// What a stage awaits that is not ready.
+    pub(super) fn blockers(&self, stage: &Stage, look: &Look) -> Option<String> {
+        let judge = Judge::of(stage, &self.owner.namespace).ok();
+        let awaits = |id: &ObjectId| judge.as_ref().is_none_or(|j| j.awaits(id));
+        let awaited = look.awaited.iter().filter(|one| awaits(&one.id));
+        match readiness::overall(awaited.cloned()) {
+            Overall::Failed(some) | Overall::Waiting(some) => Some(name_blockers(&some, 5)),
+            Overall::Ready => None,
+        }
+    }
+
     /// Keeps the stage's phase true to what was seen; Ready only follows once the bound has run out.
     fn health(&mut self, at: usize, stage: &Stage, look: &Look) -> Health {
-        let judge = Judge::of(stage, &self.owner.namespace).ok();
-        let awaited = look
-            .awaited
-            .iter()
-            .filter(|one| judge.as_ref().is_none_or(|j| j.awaits(&one.id)));
-        let blocking = match readiness::overall(awaited.cloned()) {
-            Overall::Failed(some) | Overall::Waiting(some) => name_blockers(&some, 5),
-            _ => {
-                if self.status.stages[at].phase != Some(StagePhase::Ready) {
-                    self.enter(at, StagePhase::Ready, Step::Done);
-                }
-                if !self.holding {
-                    self.status.stages[at].message = None;
-                }
-                self.status.stages[at].waiting_for = None;
-                return Health::Good;
+        let Some(blocking) = self.blockers(stage, look) else {
+            if self.status.stages[at].phase != Some(StagePhase::Ready) {
+                self.enter(at, StagePhase::Ready, Step::Done);
             }
+            if !self.holding {
+                self.status.stages[at].message = None;
+            }
+            self.status.stages[at].waiting_for = None;
+            return Health::Good;
         };
         if self.status.stages[at].phase == Some(StagePhase::Ready) {
             self.enter(at, StagePhase::Verifying, Step::Done);

@@ -7,6 +7,7 @@ use crate::api::{ConflictAction, Reason, Stage, StageSetSpec};
 use crate::cluster;
 use crate::rules::conflict::{Action, ApiRefusal, BeforeApply, Cause, Policy, Rule, Target, before_apply};
 use crate::rules::drift::{IgnoreRule, IgnoreTarget};
+use crate::rules::optout::{self, Mode};
 
 /// The operation that the contract names for refusals by policy.
 pub const OPERATION: &str = "conflict policy";
@@ -53,6 +54,25 @@ pub fn guard(policy: &Policy, objects: &[Value]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Whether an object is left as it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    Never,
+    /// Where there is one; else it is created.
+    IfFound,
+    Always,
+}
+
+/// What policy and the object's own wish say about that.
+pub fn left(policy: &Policy, object: &Value) -> Left {
+    match optout::mode(object, None) {
+        Mode::Ignore => Left::Always,
+        Mode::IfNotPresent => Left::IfFound,
+        _ if before_apply(policy, object, true) == BeforeApply::KeepExisting => Left::IfFound,
+        _ => Left::Never,
+    }
 }
 
 /// A refusal that only a change of the spec or the source lifts.

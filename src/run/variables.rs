@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use serde_json::Value;
 
-use super::outcome::Failure;
-use super::pass::Pass;
+use super::outcome::{End, Failure, Remedy, Stop};
+use super::pass::{Pass, STUMBLES};
 use crate::api::common::non_empty;
 use crate::api::{Stage, SubstituteKind, SubstituteReference};
 use crate::cluster::watch::WatchKey;
@@ -36,6 +36,29 @@ impl Pass<'_> {
             all.push(self.variables_of(stage).await);
         }
         self.variables = all;
+    }
+
+    /// What could not be read just now says nothing about what is wanted: no run begins for it, and none is judged by
+    /// it. Where it goes on, a release that is in place says so.
+    pub(super) fn unread_variables(&mut self) -> Result<Option<End>, Stop> {
+        let stumbled =
+            |v: &Result<Variables, Failure>| v.as_ref().err().filter(|f| f.remedy == Remedy::Stumble).cloned();
+        let found = self
+            .variables
+            .iter()
+            .enumerate()
+            .find_map(|(at, v)| Some((at, stumbled(v)?)));
+        let Some((at, failure)) = found else {
+            return Ok(None);
+        };
+        let in_place = self.status.run.is_none() && !self.status.last_applied_revisions.is_empty();
+        if in_place || self.memory.undecided < STUMBLES {
+            for stage in &self.set.spec.stages.clone() {
+                self.keep_watching(stage);
+            }
+            return self.failed_care(at, failure).map(Some);
+        }
+        Ok(None)
     }
 
     /// Resolves the variables of one stage.

@@ -18,6 +18,7 @@ use crate::cluster::{Error, Target, Tenant, resource_version, uid};
 use crate::rules::backoff::POLL_LADDER;
 use crate::rules::drift;
 use crate::rules::inventory::ObjectId;
+use crate::rules::optout;
 use crate::rules::readiness::{self, Awaited, Readiness, error_wait, look_through, pod_selector};
 
 /// The operation as the contract names it.
@@ -221,18 +222,9 @@ impl Observer<'_> {
             Err(e) => return Err(Failure::of_access(OPERATION, &e, "get", &target)),
         };
         let Some(live) = live else {
-            known.deletes_itself |= sent.is_some_and(readiness::deletes_itself);
-            let done = known.deletes_itself && !known.readiness.is_failed();
-            known.readiness = if done { Readiness::Current } else { Readiness::NotFound };
-            known.version = 0;
-            known.rules = self.judge.rules(id);
-            known.settles_at = None;
-            if let Some(sent) = sent.filter(|_| done) {
-                known.sent = content_hash(sent);
-                return Ok((known, None));
-            }
-            return Ok((known, sent.map(|_| Vec::new())));
+            return Ok(self.not_found(id, known, sent));
         };
+        let unseen = known.uid.is_empty();
         known.uid = uid(&live).to_owned();
         known.version = parse_version(Some(resource_version(&live)));
         let served = self.tenant.served(&target.api_version, &target.kind).await.ok();
@@ -246,6 +238,10 @@ impl Observer<'_> {
         };
         if known.alone || crate::cluster::label(&live, label::NAME) == Some(&self.owner.name) {
             self.ctx.hub.note(key, &id.name, &known.uid, known.version, self.owner);
+        }
+        // Where it was not asked before, as after a restart: an apply would leave it alone.
+        if unseen && !known.alone && optout::mode(&Value::Null, Some(&live)) == optout::Mode::Ignore {
+            known.skipped = true;
         }
         if known.skipped {
             known.compared = known.version;
@@ -264,6 +260,21 @@ impl Observer<'_> {
             known.sent = content_hash(sent);
         }
         Ok((known, drifted))
+    }
+
+    /// An object that is not there: gone by itself when it was done, or missing.
+    fn not_found(&self, id: &ObjectId, mut known: Known, sent: Option<&Value>) -> (Known, Option<Vec<drift::Change>>) {
+        known.deletes_itself |= sent.is_some_and(readiness::deletes_itself);
+        let done = known.deletes_itself && !known.readiness.is_failed();
+        known.readiness = if done { Readiness::Current } else { Readiness::NotFound };
+        known.version = 0;
+        known.rules = self.judge.rules(id);
+        known.settles_at = None;
+        if let Some(sent) = sent.filter(|_| done) {
+            known.sent = content_hash(sent);
+            return (known, None);
+        }
+        (known, sent.map(|_| Vec::new()))
     }
 
     /// The pods behind a StatefulSet or ReplicaSet decide whether it can still get there (run 27.3).

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::support::{
-    Match, Verb, When, World,
+    Match, When, World,
     objects::{self, configmap},
     seed,
     stageset::{StageSet, stage, stageset},
@@ -177,9 +177,10 @@ async fn a_refused_event_fails_nothing() {
 async fn a_failed_stage_is_tried_again_after_its_retry_interval() {
     let world = World::start("retry").await;
     world.publish("app", &[("m.yaml", &configmap("map", "1"))]).await;
+    // The request that looks and creates in one, and the look that follows its refusal.
     world
         .proxy
-        .fail(Match::any().verb(Verb::Get).resource("configmaps"), When::First(1), 422);
+        .fail(Match::any().resource("configmaps").name("map"), When::First(2), 422);
     let shop = stageset("shop")
         .interval("6s")
         .retry_interval("3s")
@@ -199,7 +200,7 @@ async fn a_failed_stage_is_tried_again_after_its_retry_interval() {
     world.proxy.heal();
     world
         .proxy
-        .fail(Match::any().resource("configmaps").name("zero"), When::First(1), 422);
+        .fail(Match::any().resource("configmaps").name("zero"), When::First(2), 422);
     let zero = stageset("zero")
         .interval("4s")
         .retry_interval("0s")

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Match, Verb, When, World,
+    Match, Verb, When, World, look,
     objects::{self, Kind, configmap, deployment, multi},
     stageset::{Stage, stage, stageset},
 };
@@ -191,6 +191,89 @@ async fn what_kubectl_applied_before_is_taken_over() {
     assert_eq!(live["data"], json!({ "value": "new" }));
     let annotations = live["metadata"]["annotations"].to_string();
     assert!(!annotations.contains("last-applied"), "{annotations}");
+}
+
+/// kubectl sets an ignored field, or has set it before we came: it stays as it is, whoever owns it afterwards.
+///
+/// Rules: decisions 1.4, run 16.4 kubectl
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ignored_field_that_kubectl_sets_outlives_the_takeover() {
+    let world = World::start("ignore-kubectl").await;
+    let plane = crate::support::ControlPlane::shared().await;
+    let kubectl = |args: &[&str]| {
+        let all = [&["-n", world.namespace.as_str()], args].concat();
+        plane.kubectl(&all).expect("kubectl")
+    };
+    let file = world.scratch("kubectl").join("old.yaml");
+    std::fs::write(&file, deployment("old", "web:0", 3)).expect("a file");
+    kubectl(&["apply", "-f", file.to_str().expect("a path")]);
+    let both = multi(&[deployment("new", "web:1", 1), deployment("old", "web:1", 1)]);
+    world.publish("web", &[("web.yaml", &both)]).await;
+    let web = stageset("web")
+        .set("ignore", json!([{ "paths": ["/spec/replicas"] }]))
+        .stage(stage("web", "web"))
+        .apply(&world)
+        .await;
+    web.until_ready().await;
+    let edit = r#"{"spec":{"replicas":3,"template":{"spec":{"containers":[{"name":"main","image":"edited:1"}]}}}}"#;
+    for name in ["new", "old", "new"] {
+        kubectl(&["patch", "deployment", name, "-p", edit]);
+        web.reconcile().await;
+        for name in ["new", "old"] {
+            let live = world
+                .cluster
+                .until(&objects::deployments(), &world.namespace, name, "corrected", |d| {
+                    d["spec"]["template"]["spec"]["containers"][0]["image"] == "web:1"
+                })
+                .await;
+            assert_eq!(live["spec"]["replicas"], 3, "{live}");
+        }
+    }
+}
+
+/// Somebody writes between our look and the takeover: that is no failure.
+///
+/// Rules: run 16.4 kubectl, decisions 2 unfinished
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_in_the_middle_of_a_takeover_costs_no_retry_interval() {
+    let world = World::start("takeover-race").await;
+    let plane = crate::support::ControlPlane::shared().await;
+    let file = world.scratch("kubectl").join("map.yaml");
+    std::fs::write(&file, configmap("map", "old")).expect("a file");
+    let kubectl = |args: &[&str]| {
+        let all = [&["-n", world.namespace.as_str()], args].concat();
+        plane.kubectl(&all).expect("kubectl")
+    };
+    kubectl(&["apply", "-f", file.to_str().expect("a path")]);
+    let patches = Match::writes().verb(Verb::Patch).resource("configmaps").name("map");
+    // The first asks whether it can be created, the second takes over.
+    world
+        .proxy
+        .delay_some(patches.clone(), When::Nth(2), Duration::from_secs(3));
+    world.publish("app", &[("map.yaml", &configmap("map", "new"))]).await;
+    let set = stageset("app")
+        .retry_interval("1h")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
+    look(Duration::from_secs(15), || async {
+        match world.proxy.all().matching(&patches).count() {
+            2.. => Ok(()),
+            few => Err(few.to_string()),
+        }
+    })
+    .await
+    .expect("a takeover under way");
+    kubectl(&[
+        "annotate",
+        "configmap",
+        "map",
+        "kubectl.kubernetes.io/last-applied-configuration-",
+        "note=theirs",
+    ]);
+    set.until_ready_within(Duration::from_secs(15)).await;
+    assert_eq!(world.config_value("map").await.as_deref(), Some("new"));
+    assert_eq!(set.event_count("StageFailed").await, 0);
 }
 
 /// Rules: run B29
