@@ -11,11 +11,17 @@ use serde_json::{Value, json};
 
 use super::connect::IMPERSONATE_USER;
 use super::kinds::segment;
+use super::transport::FOREIGN_ANSWER;
 use super::{Cluster, Error, Identity, Served, Target, bounded};
 
 /// A resourceVersion that no object ever has. The server compares it only with that of an object it has: where there is
 /// none, it creates one.
 const NO_VERSION: &str = "9223372036854775807";
+
+/// Pages of one list, of 500 objects each.
+const PAGES: usize = 1000;
+/// Bytes of one list, all pages together, from a server that is not the controller's own.
+const FOREIGN_LIST: usize = 2 * FOREIGN_ANSWER;
 
 /// What must still hold for a delete to go ahead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -272,12 +278,14 @@ impl Tenant {
     /// Lists the objects of a kind, all namespaces when the target names none.
     ///
     /// # Errors
-    /// The failed request.
+    /// The failed request; [`Error::TooLarge`] where a server does not come to an end.
     pub async fn list(&self, kind: &Target, label_selector: Option<&str>) -> Result<Vec<Value>, Error> {
         let served = self.place(kind).await?;
+        let what = || format!("list {}", kind.kind);
         let mut items = Vec::new();
         let mut next: Option<String> = None;
-        loop {
+        let mut bytes = 0;
+        for _ in 0..PAGES {
             let path = format!(
                 "{}?{}",
                 served.path(kind, None),
@@ -286,7 +294,16 @@ impl Tenant {
             let request = http::Request::get(path)
                 .body(Vec::new())
                 .map_err(|e| Error::Client(e.to_string()))?;
-            let mut page = self.send(|| format!("list {}", kind.kind), request).await?;
+            let text = self.text(what, request).await?;
+            bytes += text.len();
+            if bytes > FOREIGN_LIST && !self.cluster.is_local() {
+                return Err(Error::TooLarge {
+                    what: what(),
+                    limit: "32 MiB",
+                });
+            }
+            let mut page: Value =
+                serde_json::from_str(&text).map_err(|source| Error::Decode { what: what(), source })?;
             if let Some(Value::Array(found)) = page.get_mut("items").map(Value::take) {
                 items.extend(found);
             }
@@ -299,6 +316,10 @@ impl Tenant {
                 return Ok(items);
             }
         }
+        Err(Error::TooLarge {
+            what: what(),
+            limit: "a thousand pages",
+        })
     }
 
     /// Asks whether this identity may do `verb` on a kind: a SelfSubjectAccessReview.
@@ -343,10 +364,14 @@ impl Tenant {
     }
 
     async fn send(&self, what: impl Fn() -> String, request: http::Request<Vec<u8>>) -> Result<Value, Error> {
-        let text = bounded(what(), self.client.request_text(request))
-            .await?
-            .map_err(|e| Error::from_kube(what(), e))?;
+        let text = self.text(&what, request).await?;
         serde_json::from_str(&text).map_err(|source| Error::Decode { what: what(), source })
+    }
+
+    async fn text(&self, what: impl Fn() -> String, request: http::Request<Vec<u8>>) -> Result<String, Error> {
+        bounded(what(), self.client.request_text(request))
+            .await?
+            .map_err(|e| Error::from_kube(what(), e))
     }
 }
 
