@@ -1,10 +1,10 @@
 //! Sources as last known, one watch for each kind that some StageSet refers to. A watch on a kind
 //! that is not served yet starts when its CustomResourceDefinition is established.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kube::Api;
@@ -33,10 +33,13 @@ fn group_of(api_version: &str) -> &str {
 
 /// A definition is established a moment before discovery serves its kind: pauses between tries, in milliseconds.
 const DISCOVERY_LAG: [u64; 6] = [100, 250, 500, 1000, 2000, 4000];
+/// The first list of a kind holds nobody up for longer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WatchState {
-    Starting,
+    /// Not listed yet, since then.
+    Starting(Instant),
     Live,
     /// Not served: waits for its CustomResourceDefinition.
     Missing,
@@ -47,6 +50,8 @@ struct State {
     objects: HashMap<SourceKey, Arc<Value>>,
     by_producer: HashMap<SourceKey, BTreeSet<SourceKey>>,
     watches: HashMap<(String, String), (WatchState, String)>,
+    /// Kinds and namespaces whose watch tells everything, `None` for all namespaces.
+    covered: HashSet<(String, String, Option<String>)>,
 }
 
 /// The cache of sources.
@@ -85,9 +90,11 @@ impl Sources {
         }
     }
 
-    /// Whether every kind watched so far has been listed, or is known not to be served.
+    /// Whether every kind watched so far has been listed, or is known not to be served. One that takes long, or cannot
+    /// be listed, is not waited for: its objects are read one by one.
     pub fn is_synced(&self) -> bool {
-        self.lock().watches.values().all(|(s, _)| *s != WatchState::Starting)
+        let owed = |state: &WatchState| matches!(state, WatchState::Starting(since) if since.elapsed() < PATIENCE);
+        !self.lock().watches.values().any(|(state, _)| owed(state))
     }
 
     /// Makes sure a kind is watched.
@@ -103,7 +110,8 @@ impl Sources {
             if state.watches.contains_key(&id) {
                 return;
             }
-            state.watches.insert(id, (WatchState::Starting, api_version.to_owned()));
+            let starting = WatchState::Starting(Instant::now());
+            state.watches.insert(id, (starting, api_version.to_owned()));
         }
         let this = self.clone();
         let (api_version, kind) = (api_version.to_owned(), kind.to_owned());
@@ -199,12 +207,13 @@ impl Sources {
     }
 
     fn covers(&self, key: &SourceKey) -> bool {
-        let live = self
-            .lock()
-            .watches
-            .get(&(key.group.clone(), key.kind.clone()))
-            .is_some_and(|(s, _)| *s == WatchState::Live);
-        live && self.scope.contains(&key.namespace)
+        let state = self.lock();
+        let covers = |namespace| {
+            state
+                .covered
+                .contains(&(key.group.clone(), key.kind.clone(), namespace))
+        };
+        self.scope.contains(&key.namespace) && (covers(None) || covers(Some(key.namespace.clone())))
     }
 
     async fn run(self: Arc<Self>, api_version: String, kind: String, patience: &[u64]) {
@@ -269,6 +278,7 @@ impl Sources {
         let mut events = std::pin::pin!(watcher(api, watcher::Config::default().any_semantic()));
         let mut listed: BTreeSet<SourceKey> = BTreeSet::new();
         let mut first = true;
+        let mut news = true;
         let mut pause = Duration::from_millis(250);
         while let Some(event) = events.next().await {
             match event {
@@ -282,7 +292,10 @@ impl Sources {
                 Ok(Event::Delete(object)) => self.gone(&resource, &object),
                 Ok(Event::InitDone) => {
                     pause = Duration::from_millis(250);
+                    news = true;
                     self.retain_listed(&resource, namespace.as_deref(), &listed);
+                    let covered = (resource.group.clone(), resource.kind.clone(), namespace.clone());
+                    self.lock().covered.insert(covered);
                     if std::mem::take(&mut first) && pending.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1 {
                         let id = (resource.group.clone(), resource.kind.clone());
                         self.set_state(&id, &resource.api_version, WatchState::Live);
@@ -296,7 +309,9 @@ impl Sources {
                     }
                     let gvk = format!("{}, Kind={}", resource.api_version, resource.kind);
                     self.metrics.watch_failures.with_label_values(&[&gvk]).inc();
-                    tracing::warn!(kind = resource.kind, %error, "watch on a source kind interrupted");
+                    if std::mem::take(&mut news) {
+                        tracing::warn!(kind = resource.kind, namespace, %error, "watch on a source kind interrupted; trying again");
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(30));
                 }
