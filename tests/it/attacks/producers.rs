@@ -1,11 +1,14 @@
 //! Artifacts that claim to be a producer's.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use crate::support::{
-    Archive, World,
+    Archive, Match, PATIENCE, Verb, World,
     archive::sha256,
     artifacts::Answer,
+    look,
     objects::{self, configmap},
     stageset::{stage_from, stageset},
     world::artifact_status,
@@ -61,4 +64,59 @@ async fn an_artifact_of_a_neighbour_does_not_pass_for_a_producers() {
     shop.until_ready().await;
     assert_eq!(world.config_value("map").await.as_deref(), Some("own"));
     assert_eq!(world.artifacts.downloads("forged.tar.gz"), 0);
+}
+
+/// A producer's kind is the tenant's choice: its objects are not read for that, and the watch goes with its last user.
+///
+/// Rules: run 2.4 unused
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_is_watched_for_its_users_alone() {
+    let world = World::start("attack-kinds").await;
+    let refers_to = |name: &str, api_version: &str, kind: &str| {
+        let source = json!({ "apiVersion": api_version, "kind": kind, "name": "web" });
+        stageset(name).stage(stage_from("app", source))
+    };
+    let snippet = objects::snippets();
+    let shop = refers_to("shop", &snippet.api_version, &snippet.kind)
+        .apply(&world)
+        .await;
+    let roles = refers_to("roles", "rbac.authorization.k8s.io/v1", "ClusterRole");
+    let roles = roles.apply(&world).await;
+    for set in [&shop, &roles] {
+        set.until_reason("ArtifactNotFound").await;
+    }
+    let watches = |of: &str| Match::any().verb(Verb::Watch).resource(of);
+    look(PATIENCE, || async {
+        let seen = world.proxy.all().matching(&watches("snippets")).count();
+        if seen > 0 { Ok(()) } else { Err("no watch".to_owned()) }
+    })
+    .await
+    .expect("the producer is watched");
+    shop.delete().await;
+    shop.until_gone().await;
+    // A watch that goes on is opened anew when its connection breaks.
+    look(PATIENCE, || async {
+        let mark = world.proxy.mark();
+        world.proxy.drop_connections();
+        let again = |of: &'static str| {
+            let proxy = &world.proxy;
+            async move {
+                let there = || async {
+                    let seen = proxy.since(mark).matching(&watches(of)).count();
+                    if seen > 0 { Ok(()) } else { Err(String::new()) }
+                };
+                look(Duration::from_secs(5), there).await.is_ok()
+            }
+        };
+        assert!(again("externalartifacts").await, "that one goes on");
+        if again("snippets").await {
+            Err("it is watched still".to_owned())
+        } else {
+            Ok(())
+        }
+    })
+    .await
+    .expect("the watch ends");
+    let clusterwide = Match::any().resource("clusterroles");
+    assert!(world.proxy.all().matching(&clusterwide).is_empty());
 }
