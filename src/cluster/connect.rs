@@ -101,6 +101,12 @@ impl Cluster {
         Self::new(key.to_owned(), String::new(), transport)
     }
 
+    #[cfg(test)]
+    pub(super) fn identities(&self) -> Vec<Identity> {
+        let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        bound.keys().cloned().collect()
+    }
+
     fn new(key: String, address: String, transport: Transport) -> Arc<Self> {
         Arc::new(Self {
             key,

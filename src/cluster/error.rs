@@ -229,7 +229,7 @@ mod tests {
         Error::from_kube("get x".into(), kube::Error::Api(Box::new(status)))
     }
 
-    /// Rules: contract 7.7 servers
+    /// Rules: decisions 7 told
     #[test]
     fn a_body_that_is_no_status_is_not_repeated() {
         let page = said("<html>password: hunter2</html>", 403);

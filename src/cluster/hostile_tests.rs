@@ -85,7 +85,7 @@ fn pods() -> Target {
     }
 }
 
-/// Rules: contract 17.5 memory
+/// Rules: decisions 7 memory
 #[tokio::test]
 async fn a_list_without_end_is_given_up() {
     let fat = Endless::of(1 << 20);
@@ -101,7 +101,7 @@ async fn a_list_without_end_is_given_up() {
     assert!(matches!(listed, Err(Error::TooLarge { .. })), "{listed:?}");
 }
 
-/// Rules: contract 17.5 memory
+/// Rules: decisions 7 memory
 #[tokio::test]
 async fn a_watch_that_tells_of_ever_more_objects_is_given_up_and_polled() {
     let server = Endless::of(200);
@@ -126,4 +126,16 @@ async fn a_watch_that_tells_of_ever_more_objects_is_given_up_and_polled() {
     assert!(why.contains("more objects"), "{why}");
     assert_eq!(woken.recv().await.as_ref(), Some(&owner));
     assert!(server.sent.load(Ordering::SeqCst) < 50_000, "{:?}", server.sent);
+}
+
+/// Rules: decisions 7 memory
+#[tokio::test]
+async fn clients_go_with_the_last_user_of_their_account() {
+    let cluster = Endless::of(0).cluster("");
+    let bound = |name: &str| Identity::of("ns", Some(name));
+    for name in ["a", "b"] {
+        cluster.tenant(bound(name));
+    }
+    cluster.retain(|identity| *identity == bound("b"));
+    assert_eq!(cluster.identities(), [bound("b")]);
 }

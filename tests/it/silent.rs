@@ -92,7 +92,7 @@ async fn through(world: &World, far: &crate::support::Cluster, relay: &Relay) {
     secret(world, "far", "value", &config).await;
 }
 
-/// Rules: decisions 4 silent, run 24 fair
+/// Rules: decisions 4 silent
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_never_answers_holds_up_nobody_and_is_not_asked_by_each() {
     let world = World::start("black-hole").await;
@@ -125,7 +125,7 @@ async fn a_cluster_that_never_answers_holds_up_nobody_and_is_not_asked_by_each()
     assert!(connections <= 4, "{connections} connections for {MANY} StageSets");
 }
 
-/// Rules: decisions 4 silent, run 24 fair
+/// Rules: decisions 4 silent
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_falls_silent_leaves_slots_to_the_others() {
     let world = World::start("silent").await;

@@ -125,7 +125,7 @@ fn a_label_that_names_a_stranger_wakes_only_users() {
     assert_eq!(entry.changed(seen("y", 13, None)), []);
 }
 
-/// Rules: contract 17.5 memory
+/// Rules: decisions 7 memory
 #[test]
 fn a_flooded_watch_forgets_what_it_was_told_and_takes_nothing_for_gone() {
     let scale = Scale::default();
