@@ -50,6 +50,8 @@ impl Endless {
                 json!({ "apiVersion": "apidiscovery.k8s.io/v2", "kind": "APIGroupDiscoveryList", "metadata": {},
                 "items": [{ "metadata": { "name": "" }, "versions": [{ "version": "v1", "resources": [pods] }] }] }),
             ),
+            path if path.ends_with("/fat") => whole(json!({ "data": "x".repeat(8 << 20) })),
+            path if path.ends_with("/dense") => whole(json!({ "data": vec![0; 1 << 20] })),
             _ if uri.query().is_some_and(|q| q.contains("watch=true")) => {
                 let this = self.clone();
                 let events = futures::stream::repeat_with(move || {
@@ -138,4 +140,20 @@ async fn clients_go_with_the_last_user_of_their_account() {
     }
     cluster.retain(|identity| *identity == bound("b"));
     assert_eq!(cluster.identities(), [bound("b")]);
+}
+
+/// Rules: decisions 7 memory
+#[tokio::test]
+async fn an_object_larger_than_any_is_not_taken_in() {
+    let (far, local) = (Endless::of(0).cluster("far"), Endless::of(0).cluster(""));
+    for name in ["fat", "dense"] {
+        let target = Target {
+            name: name.into(),
+            ..pods()
+        };
+        let read = far.tenant(Identity::Controller).get(&target).await;
+        assert!(matches!(read, Err(Error::TooLarge { .. })), "{name}");
+        let trusted = local.tenant(Identity::Controller).get(&target).await;
+        assert!(trusted.is_ok(), "the own server is trusted");
+    }
 }

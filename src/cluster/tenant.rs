@@ -23,6 +23,11 @@ const PAGES: usize = 1000;
 /// Bytes of one list, all pages together, from a server that is not the controller's own.
 const FOREIGN_LIST: usize = 2 * FOREIGN_ANSWER;
 
+/// Bytes of one object from there; etcd holds none of half that size.
+const FOREIGN_OBJECT: usize = 4 * 1024 * 1024;
+/// Values in one answer from there: in memory even the smallest takes many times its text.
+const FOREIGN_VALUES: usize = 500_000;
+
 /// What must still hold for a delete to go ahead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preconditions {
@@ -284,7 +289,7 @@ impl Tenant {
         let what = || format!("list {}", kind.kind);
         let mut items = Vec::new();
         let mut next: Option<String> = None;
-        let mut bytes = 0;
+        let (mut bytes, mut values) = (0, 0);
         for _ in 0..PAGES {
             let path = format!(
                 "{}?{}",
@@ -302,8 +307,7 @@ impl Tenant {
                     limit: "32 MiB",
                 });
             }
-            let mut page: Value =
-                serde_json::from_str(&text).map_err(|source| Error::Decode { what: what(), source })?;
+            let mut page = self.parse(what, &text, &mut values)?;
             if let Some(Value::Array(found)) = page.get_mut("items").map(Value::take) {
                 items.extend(found);
             }
@@ -365,7 +369,27 @@ impl Tenant {
 
     async fn send(&self, what: impl Fn() -> String, request: http::Request<Vec<u8>>) -> Result<Value, Error> {
         let text = self.text(&what, request).await?;
-        serde_json::from_str(&text).map_err(|source| Error::Decode { what: what(), source })
+        if text.len() > FOREIGN_OBJECT && !self.cluster.is_local() {
+            return Err(Error::TooLarge {
+                what: what(),
+                limit: "4 MiB",
+            });
+        }
+        self.parse(what, &text, &mut 0)
+    }
+
+    /// `values` counts those of all pages of one answer.
+    fn parse(&self, what: impl Fn() -> String, text: &str, values: &mut usize) -> Result<Value, Error> {
+        if !self.cluster.is_local() {
+            *values += values_in(text);
+        }
+        if *values > FOREIGN_VALUES {
+            return Err(Error::TooLarge {
+                what: what(),
+                limit: "half a million values",
+            });
+        }
+        serde_json::from_str(text).map_err(|source| Error::Decode { what: what(), source })
     }
 
     async fn text(&self, what: impl Fn() -> String, request: http::Request<Vec<u8>>) -> Result<String, Error> {
@@ -373,6 +397,21 @@ impl Tenant {
             .await?
             .map_err(|e| Error::from_kube(what(), e))
     }
+}
+
+/// How many values a JSON text holds, roughly; commas within strings separate none.
+fn values_in(text: &str) -> usize {
+    let (mut values, mut quoted, mut escaped) = (1, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b',' if !quoted => values += 1,
+            _ => {}
+        }
+    }
+    values
 }
 
 fn at_version(object: &Value, version: &str) -> Value {
@@ -393,4 +432,15 @@ fn page_query(label_selector: Option<&str>, next: Option<&str>) -> String {
         query.append_pair("continue", token);
     }
     query.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_within_strings_separate_no_values() {
+        assert_eq!(values_in(r#"{"a": [1, 2], "b": "x,\",,\\", "c": 3}"#), 4);
+        assert_eq!(values_in("{}"), 1);
+    }
 }
