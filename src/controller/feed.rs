@@ -178,11 +178,8 @@ impl Feeds {
                     }
                 }
                 Ok(Event::InitDone) => {
-                    for shard in self.ctx.inventories.known(in_scope) {
-                        let gone = shard.uid().is_some_and(|uid| !listed.contains(&uid));
-                        if let Some(owner) = gone.then(|| self.ctx.inventories.remove(&shard)).flatten() {
-                            let _ = self.wake.send(owner);
-                        }
+                    for owner in self.ctx.inventories.keep_listed(in_scope, &listed) {
+                        let _ = self.wake.send(owner);
                     }
                     gate.open();
                 }
