@@ -9,7 +9,7 @@ use clap::Parser;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Inventories, Sources, StageSets};
+use crate::cache::{Inventories, Sources, StageSets, owner_of};
 use crate::cluster::watch::Hub;
 use crate::cluster::{Cluster, Clusters};
 use crate::config::{Command, Config};
@@ -107,15 +107,19 @@ async fn run(config: Config) -> Result<(), String> {
     let kube_config = kube_config().await?;
     let namespace = own_namespace(&kube_config);
     let cluster = Cluster::connect(kube_config).map_err(|e| e.to_string())?;
-    let (wake, woken) = mpsc::unbounded_channel();
+    let (wake, mut woken) = mpsc::unbounded_channel();
     let ctx = context(config, &cluster, &wake)?;
-    let feeds = Feeds::start(&ctx, wake);
+    let feeds = Feeds::start(&ctx, wake.clone());
     serve_probes(&ctx, &feeds, &stop).await?;
     let mut lease = Lease::new(cluster, &namespace);
     if ctx.config.leader_elect {
         tokio::select! {
-            () = lease.acquire() => {}
+            () = emptying(&mut woken, lease.acquire()) => {}
             () = stop.cancelled() => return Ok(()),
+        }
+        // A standby has no use for what changes: whatever it knows by now is looked at once it leads.
+        for owner in ctx.sets.all().iter().filter_map(|set| owner_of(set)) {
+            let _ = wake.send(owner);
         }
         ctx.metrics
             .leader
@@ -144,6 +148,17 @@ async fn run(config: Config) -> Result<(), String> {
             Ok(())
         }
         () = lease.keep(), if ctx.config.leader_elect => Err("the lease was lost while steps were ending".into()),
+    }
+}
+
+/// Waits for `until`, and keeps a queue empty meanwhile that nobody works off.
+async fn emptying<T, W>(queue: &mut mpsc::UnboundedReceiver<W>, until: impl Future<Output = T>) -> T {
+    tokio::pin!(until);
+    loop {
+        tokio::select! {
+            result = &mut until => return result,
+            Some(_) = queue.recv() => {}
+        }
     }
 }
 
@@ -195,7 +210,7 @@ async fn serve_probes(ctx: &Arc<Context>, feeds: &Arc<Feeds>, stop: &Cancellatio
 }
 
 async fn wait_for_caches(feeds: &Feeds, stop: &CancellationToken) {
-    while !feeds.unsynced().is_empty() && !stop.is_cancelled() {
+    while feeds.hold_up() && !stop.is_cancelled() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -243,6 +258,22 @@ fn watch_signals(stop: CancellationToken) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_queue_does_not_grow_while_nobody_works_it_off() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let item = Arc::new(());
+        for _ in 0..10_000 {
+            wake.send(item.clone()).unwrap();
+        }
+        let only_ours = async {
+            while Arc::strong_count(&item) > 1 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let emptied = tokio::time::timeout(Duration::from_secs(20), emptying(&mut woken, only_ours));
+        emptied.await.unwrap();
+    }
 
     #[test]
     fn one_dash_is_as_good_as_two() {

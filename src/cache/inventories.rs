@@ -1,7 +1,7 @@
 //! The StageInventories as last known, grouped by StageSet. Like the StageSets, our own writes are
 //! taken in at once, so a step sees them before the watch reports them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::ResourceExt;
@@ -64,7 +64,16 @@ impl Inventories {
         self.lock().remove(owner);
     }
 
-    /// The names and UIDs known in the namespaces `of` selects, to find what a new list lacks.
+    /// Forgets what a new list of the namespaces that `of` selects lacks, by UID; gives whose it was.
+    pub fn keep_listed(&self, of: impl Fn(&str) -> bool, listed: &HashSet<String>) -> BTreeSet<Owner> {
+        let known = self.known(of);
+        let gone = known
+            .iter()
+            .filter(|shard| shard.uid().is_some_and(|uid| !listed.contains(&uid)));
+        gone.filter_map(|shard| self.remove(shard)).collect()
+    }
+
+    /// The shards known in the namespaces that `of` selects.
     pub fn known(&self, of: impl Fn(&str) -> bool) -> Vec<Arc<StageInventory>> {
         self.lock()
             .iter()
@@ -87,4 +96,40 @@ fn owner_of(shard: &StageInventory) -> Option<Owner> {
 
 fn version(shard: &StageInventory) -> u64 {
     parse_version(shard.metadata.resource_version.as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shard(namespace: &str, set: &str, uid: &str) -> StageInventory {
+        let mut shard = StageInventory::new(&format!("{set}-app-0"), Default::default());
+        shard.metadata.namespace = Some(namespace.into());
+        shard.metadata.uid = Some(uid.into());
+        shard.metadata.resource_version = Some("1".into());
+        shard.labels_mut().insert(label::STAGE_SET.into(), set.into());
+        shard
+    }
+
+    /// As with a deletion that a watch tells, the StageSet has to look.
+    #[test]
+    fn who_lost_a_shard_while_no_watch_was_open_is_told() {
+        let inventories = Inventories::default();
+        for (namespace, set) in [("a", "kept"), ("a", "lost"), ("b", "elsewhere")] {
+            inventories.observe(shard(namespace, set, set));
+        }
+        let listed = HashSet::from(["kept".to_owned()]);
+        let woken = inventories.keep_listed(|namespace| namespace == "a", &listed);
+        let lost = Owner {
+            namespace: "a".into(),
+            name: "lost".into(),
+        };
+        assert_eq!(woken, BTreeSet::from([lost.clone()]));
+        assert!(inventories.of(&lost).is_empty());
+        let elsewhere = Owner {
+            namespace: "b".into(),
+            name: "elsewhere".into(),
+        };
+        assert_eq!(inventories.of(&elsewhere).len(), 1);
+    }
 }

@@ -1,15 +1,18 @@
 //! Sources as last known, one watch for each kind that some StageSet refers to. A watch on a kind
 //! that is not served yet starts when its CustomResourceDefinition is established.
 
-use std::collections::{BTreeSet, HashMap};
+mod producers;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use kube::Api;
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::{ApiResource, DynamicObject, DynamicResourceScope};
 use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -33,10 +36,15 @@ fn group_of(api_version: &str) -> &str {
 
 /// A definition is established a moment before discovery serves its kind: pauses between tries, in milliseconds.
 const DISCOVERY_LAG: [u64; 6] = [100, 250, 500, 1000, 2000, 4000];
+/// The first list of a kind holds nobody up for longer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Kinds that are watched at once; producers of others are noticed by their artifacts alone.
+const MAX_KINDS: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WatchState {
-    Starting,
+    /// Not listed yet, since then.
+    Starting(Instant),
     Live,
     /// Not served: waits for its CustomResourceDefinition.
     Missing,
@@ -47,6 +55,10 @@ struct State {
     objects: HashMap<SourceKey, Arc<Value>>,
     by_producer: HashMap<SourceKey, BTreeSet<SourceKey>>,
     watches: HashMap<(String, String), (WatchState, String)>,
+    /// Kinds and namespaces whose watch tells everything, `None` for all namespaces.
+    covered: HashSet<(String, String, Option<String>)>,
+    /// Versions of the producers that some StageSet refers to.
+    producers: HashMap<SourceKey, String>,
 }
 
 /// The cache of sources.
@@ -85,13 +97,45 @@ impl Sources {
         }
     }
 
-    /// Whether every kind watched so far has been listed, or is known not to be served.
+    /// Whether every kind watched so far has been listed, or is known not to be served. One that takes long, or cannot
+    /// be listed, is not waited for: its objects are read one by one.
     pub fn is_synced(&self) -> bool {
-        self.lock().watches.values().all(|(s, _)| *s != WatchState::Starting)
+        let owed = |state: &WatchState| matches!(state, WatchState::Starting(since) if since.elapsed() < PATIENCE);
+        !self.lock().watches.values().any(|(state, _)| owed(state))
+    }
+
+    /// Makes sure the producers of a kind are watched, for as long as a StageSet refers to one. The kind is the tenants'
+    /// choice: of its objects nothing but metadata is read, and of those nobody refers to nothing is kept.
+    pub fn engage_producers(self: &Arc<Self>, api_version: &str, kind: &str) {
+        let id = (group_of(api_version).to_owned(), kind.to_owned());
+        let watched: Vec<(String, String)> = {
+            let state = self.lock();
+            if state.watches.contains_key(&id) {
+                return;
+            }
+            state.watches.keys().filter(|id| !is_static(id)).cloned().collect()
+        };
+        // Those that are not served have no task that would end them.
+        let unused: Vec<_> = watched
+            .iter()
+            .filter(|(group, kind)| !self.sets.refer_to(group, kind))
+            .collect();
+        let missing = |(state, _): &(WatchState, String)| *state == WatchState::Missing;
+        {
+            let mut state = self.lock();
+            state
+                .watches
+                .retain(|id, watch| !(unused.contains(&id) && missing(watch)));
+            if state.watches.len() >= MAX_KINDS {
+                tracing::debug!(kind, "too many kinds of producers: this one is not watched");
+                return;
+            }
+        }
+        self.engage(api_version, kind);
     }
 
     /// Makes sure a kind is watched.
-    pub fn engage(self: &Arc<Self>, api_version: &str, kind: &str) {
+    fn engage(self: &Arc<Self>, api_version: &str, kind: &str) {
         self.begin(api_version, kind, &[]);
     }
 
@@ -103,7 +147,8 @@ impl Sources {
             if state.watches.contains_key(&id) {
                 return;
             }
-            state.watches.insert(id, (WatchState::Starting, api_version.to_owned()));
+            let starting = WatchState::Starting(Instant::now());
+            state.watches.insert(id, (starting, api_version.to_owned()));
         }
         let this = self.clone();
         let (api_version, kind) = (api_version.to_owned(), kind.to_owned());
@@ -199,12 +244,13 @@ impl Sources {
     }
 
     fn covers(&self, key: &SourceKey) -> bool {
-        let live = self
-            .lock()
-            .watches
-            .get(&(key.group.clone(), key.kind.clone()))
-            .is_some_and(|(s, _)| *s == WatchState::Live);
-        live && self.scope.contains(&key.namespace)
+        let state = self.lock();
+        let covers = |namespace| {
+            state
+                .covered
+                .contains(&(key.group.clone(), key.kind.clone(), namespace))
+        };
+        self.scope.contains(&key.namespace) && (covers(None) || covers(Some(key.namespace.clone())))
     }
 
     async fn run(self: Arc<Self>, api_version: String, kind: String, patience: &[u64]) {
@@ -234,6 +280,11 @@ impl Sources {
                 }
             }
         };
+        if !served.namespaced {
+            // Whoever refers to one names a namespace, so it cannot be meant.
+            self.set_state(&id, &api_version, WatchState::Missing);
+            return;
+        }
         let resource = ApiResource {
             group: id.0.clone(),
             version: served.version.clone(),
@@ -245,9 +296,13 @@ impl Sources {
             [] => vec![None],
             some => some.iter().cloned().map(Some).collect(),
         };
-        let pending = Arc::new(std::sync::atomic::AtomicUsize::new(namespaces.len()));
-        for namespace in namespaces {
-            tokio::spawn(self.clone().follow(resource.clone(), namespace, pending.clone()));
+        if is_static(&id) {
+            let pending = Arc::new(AtomicUsize::new(namespaces.len()));
+            for namespace in namespaces {
+                tokio::spawn(self.clone().follow(resource.clone(), namespace, pending.clone()));
+            }
+        } else {
+            self.producers(id, resource, namespaces).await;
         }
     }
 
@@ -255,20 +310,12 @@ impl Sources {
         self.lock().watches.insert(id.clone(), (new, api_version.to_owned()));
     }
 
-    async fn follow(
-        self: Arc<Self>,
-        resource: ApiResource,
-        namespace: Option<String>,
-        pending: Arc<std::sync::atomic::AtomicUsize>,
-    ) {
-        let client = self.cluster.own_client();
-        let api: Api<DynamicObject> = match &namespace {
-            Some(ns) => Api::namespaced_with(client, ns, &resource),
-            None => Api::all_with(client, &resource),
-        };
+    async fn follow(self: Arc<Self>, resource: ApiResource, namespace: Option<String>, pending: Arc<AtomicUsize>) {
+        let api: Api<DynamicObject> = self.api(&resource, namespace.as_deref());
         let mut events = std::pin::pin!(watcher(api, watcher::Config::default().any_semantic()));
         let mut listed: BTreeSet<SourceKey> = BTreeSet::new();
         let mut first = true;
+        let mut news = true;
         let mut pause = Duration::from_millis(250);
         while let Some(event) = events.next().await {
             match event {
@@ -282,8 +329,11 @@ impl Sources {
                 Ok(Event::Delete(object)) => self.gone(&resource, &object),
                 Ok(Event::InitDone) => {
                     pause = Duration::from_millis(250);
+                    news = true;
                     self.retain_listed(&resource, namespace.as_deref(), &listed);
-                    if std::mem::take(&mut first) && pending.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1 {
+                    let covered = (resource.group.clone(), resource.kind.clone(), namespace.clone());
+                    self.lock().covered.insert(covered);
+                    if std::mem::take(&mut first) && pending.fetch_sub(1, Ordering::AcqRel) == 1 {
                         let id = (resource.group.clone(), resource.kind.clone());
                         self.set_state(&id, &resource.api_version, WatchState::Live);
                     }
@@ -296,11 +346,24 @@ impl Sources {
                     }
                     let gvk = format!("{}, Kind={}", resource.api_version, resource.kind);
                     self.metrics.watch_failures.with_label_values(&[&gvk]).inc();
-                    tracing::warn!(kind = resource.kind, %error, "watch on a source kind interrupted");
+                    if std::mem::take(&mut news) {
+                        tracing::warn!(kind = resource.kind, namespace, %error, "watch on a source kind interrupted; trying again");
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(30));
                 }
             }
+        }
+    }
+
+    fn api<K>(&self, resource: &ApiResource, namespace: Option<&str>) -> Api<K>
+    where
+        K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+    {
+        let client = self.cluster.own_client();
+        match namespace {
+            Some(ns) => Api::namespaced_with(client, ns, resource),
+            None => Api::all_with(client, resource),
         }
     }
 
@@ -386,6 +449,10 @@ fn forget_producer(state: &mut State, producer: &SourceKey, artifact: &SourceKey
             state.by_producer.remove(producer);
         }
     }
+}
+
+fn is_static((group, kind): &(String, String)) -> bool {
+    group == FLUX_GROUP && STATIC_KINDS.contains(&kind.as_str())
 }
 
 fn is_not_served(error: &watcher::Error) -> bool {

@@ -116,6 +116,15 @@ impl StageSets {
             .unwrap_or_default()
     }
 
+    /// Whether any StageSet refers to a source of a kind.
+    pub fn refer_to(&self, group: &str, kind: &str) -> bool {
+        let state = self.lock();
+        state
+            .by_source
+            .keys()
+            .any(|source| source.group == group && source.kind == kind)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

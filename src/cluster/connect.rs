@@ -91,6 +91,22 @@ impl Cluster {
         Ok(Self::new(key, address_of(&config), transport))
     }
 
+    /// A cluster behind a client of a test.
+    #[cfg(test)]
+    pub(super) fn of_client(key: &str, client: Client) -> Arc<Self> {
+        let transport = Transport {
+            watches: client.clone(),
+            requests: client,
+        };
+        Self::new(key.to_owned(), String::new(), transport)
+    }
+
+    #[cfg(test)]
+    pub(super) fn identities(&self) -> Vec<Identity> {
+        let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        bound.keys().cloned().collect()
+    }
+
     fn new(key: String, address: String, transport: Transport) -> Arc<Self> {
         Arc::new(Self {
             key,

@@ -6,6 +6,12 @@ use std::time::Duration;
 use kube::core::Status;
 
 use crate::outbound::Refusal;
+use crate::rules::condition::cut;
+
+/// Stands for an answer that is none of the API.
+const NO_STATUS: &str = "the server answered as no API server does";
+/// Bytes of a server's words that are kept: more than a condition holds, so that masking comes before any cut that shows.
+const MAX_SAID: usize = 64 * 1024;
 
 /// A failed request. The text names the object and the verb; it never holds object content.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +67,10 @@ impl Error {
     /// Sorts a kube error under the request it belongs to.
     pub fn from_kube(what: String, error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Self::Api { what, status },
+            kube::Error::Api(status) => Self::Api {
+                what,
+                status: fit_to_tell(status),
+            },
             kube::Error::SerdeError(source) => Self::Decode { what, source },
             other => match refusal_in(&other) {
                 Some(refusal) => Self::Refused { what, refusal },
@@ -73,7 +82,7 @@ impl Error {
         }
     }
 
-    /// The HTTP status code of the answer, when there was one.
+    /// The status code of the answer, 0 where it was no Status and its code is not known, when there was one.
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Api { status, .. } => Some(status.code),
@@ -145,7 +154,9 @@ impl Error {
         match self {
             Self::Timeout { .. } | Self::Transport { .. } | Self::Decode { .. } | Self::Busy { .. } => true,
             Self::Api { status, .. } => {
-                matches!(status.code, 408 | 429) || (status.code >= 500 && !self.misfits_schema()) || self.is_conflict()
+                matches!(status.code, 0 | 408 | 429)
+                    || (status.code >= 500 && !self.misfits_schema())
+                    || self.is_conflict()
             }
             Self::UnknownKind { .. }
             | Self::Incomplete { .. }
@@ -161,6 +172,18 @@ impl Error {
         self.status()
             .is_some_and(|s| s.code == 404 && s.details.as_ref().is_none_or(|d| d.name.is_empty()))
     }
+}
+
+/// A failure as it may be told. A server that is no API server answers with whatever it has, and a tenant may have named
+/// that server to learn of it: of such a body nothing is kept.
+fn fit_to_tell(mut status: Box<Status>) -> Box<Status> {
+    // A reason is a word of the API; the client writes a sentence there where it could not read the body.
+    let is_status = status.code != 0 && !status.reason.contains(' ');
+    if !is_status {
+        return Status::failure(NO_STATUS, "NoStatus").with_code(status.code).boxed();
+    }
+    status.message = cut(std::mem::take(&mut status.message), MAX_SAID);
+    status
 }
 
 /// The guard's refusal among the causes of an error.
@@ -198,6 +221,34 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    fn said(body: &str, code: u16) -> Error {
+        // As the client reads the body of a failure.
+        let status = serde_json::from_str(body)
+            .unwrap_or_else(|_| Status::failure(body, "Failed to parse error data").with_code(code));
+        Error::from_kube("get x".into(), kube::Error::Api(Box::new(status)))
+    }
+
+    /// Rules: decisions 7 told
+    #[test]
+    fn a_body_that_is_no_status_is_not_repeated() {
+        let page = said("<html>password: hunter2</html>", 403);
+        assert_eq!(page.to_string(), format!("get x: {NO_STATUS} (403 NoStatus)"));
+        assert!(page.is_forbidden());
+        let json = said(r#"{"message": "hunter2", "reason": "Internal"}"#, 502);
+        assert!(!json.to_string().contains("hunter2"), "{json}");
+        assert!(json.is_transient());
+        let long = format!(
+            r#"{{"kind": "Status", "code": 422, "reason": "Invalid", "message": "{}"}}"#,
+            "x".repeat(1 << 20)
+        );
+        assert!(said(&long, 422).to_string().len() < MAX_SAID + 100);
+        let real = said(
+            r#"{"code": 403, "reason": "Forbidden", "message": "pods is forbidden"}"#,
+            403,
+        );
+        assert_eq!(real.to_string(), "get x: pods is forbidden (403 Forbidden)");
+    }
 
     #[rstest]
     #[case(

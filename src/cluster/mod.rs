@@ -3,6 +3,8 @@
 
 mod connect;
 mod error;
+#[cfg(test)]
+mod hostile_tests;
 mod kinds;
 mod object;
 pub mod remote;

@@ -11,11 +11,22 @@ use serde_json::{Value, json};
 
 use super::connect::IMPERSONATE_USER;
 use super::kinds::segment;
+use super::transport::FOREIGN_ANSWER;
 use super::{Cluster, Error, Identity, Served, Target, bounded};
 
 /// A resourceVersion that no object ever has. The server compares it only with that of an object it has: where there is
 /// none, it creates one.
 const NO_VERSION: &str = "9223372036854775807";
+
+/// Pages of one list, of 500 objects each.
+const PAGES: usize = 1000;
+/// Bytes of one list, all pages together, from a server that is not the controller's own.
+const FOREIGN_LIST: usize = 2 * FOREIGN_ANSWER;
+
+/// Bytes of one object from there; etcd holds none of half that size.
+const FOREIGN_OBJECT: usize = 4 * 1024 * 1024;
+/// Values in one answer from there: in memory even the smallest takes many times its text.
+const FOREIGN_VALUES: usize = 500_000;
 
 /// What must still hold for a delete to go ahead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -272,12 +283,14 @@ impl Tenant {
     /// Lists the objects of a kind, all namespaces when the target names none.
     ///
     /// # Errors
-    /// The failed request.
+    /// The failed request; [`Error::TooLarge`] where a server does not come to an end.
     pub async fn list(&self, kind: &Target, label_selector: Option<&str>) -> Result<Vec<Value>, Error> {
         let served = self.place(kind).await?;
+        let what = || format!("list {}", kind.kind);
         let mut items = Vec::new();
         let mut next: Option<String> = None;
-        loop {
+        let (mut bytes, mut values) = (0, 0);
+        for _ in 0..PAGES {
             let path = format!(
                 "{}?{}",
                 served.path(kind, None),
@@ -286,7 +299,15 @@ impl Tenant {
             let request = http::Request::get(path)
                 .body(Vec::new())
                 .map_err(|e| Error::Client(e.to_string()))?;
-            let mut page = self.send(|| format!("list {}", kind.kind), request).await?;
+            let text = self.text(what, request).await?;
+            bytes += text.len();
+            if bytes > FOREIGN_LIST && !self.cluster.is_local() {
+                return Err(Error::TooLarge {
+                    what: what(),
+                    limit: "32 MiB",
+                });
+            }
+            let mut page = self.parse(what, &text, &mut values)?;
             if let Some(Value::Array(found)) = page.get_mut("items").map(Value::take) {
                 items.extend(found);
             }
@@ -299,6 +320,10 @@ impl Tenant {
                 return Ok(items);
             }
         }
+        Err(Error::TooLarge {
+            what: what(),
+            limit: "a thousand pages",
+        })
     }
 
     /// Asks whether this identity may do `verb` on a kind: a SelfSubjectAccessReview.
@@ -343,11 +368,50 @@ impl Tenant {
     }
 
     async fn send(&self, what: impl Fn() -> String, request: http::Request<Vec<u8>>) -> Result<Value, Error> {
-        let text = bounded(what(), self.client.request_text(request))
-            .await?
-            .map_err(|e| Error::from_kube(what(), e))?;
-        serde_json::from_str(&text).map_err(|source| Error::Decode { what: what(), source })
+        let text = self.text(&what, request).await?;
+        if text.len() > FOREIGN_OBJECT && !self.cluster.is_local() {
+            return Err(Error::TooLarge {
+                what: what(),
+                limit: "4 MiB",
+            });
+        }
+        self.parse(what, &text, &mut 0)
     }
+
+    /// `values` counts those of all pages of one answer.
+    fn parse(&self, what: impl Fn() -> String, text: &str, values: &mut usize) -> Result<Value, Error> {
+        if !self.cluster.is_local() {
+            *values += values_in(text);
+        }
+        if *values > FOREIGN_VALUES {
+            return Err(Error::TooLarge {
+                what: what(),
+                limit: "half a million values",
+            });
+        }
+        serde_json::from_str(text).map_err(|source| Error::Decode { what: what(), source })
+    }
+
+    async fn text(&self, what: impl Fn() -> String, request: http::Request<Vec<u8>>) -> Result<String, Error> {
+        bounded(what(), self.client.request_text(request))
+            .await?
+            .map_err(|e| Error::from_kube(what(), e))
+    }
+}
+
+/// How many values a JSON text holds, roughly; commas within strings separate none.
+fn values_in(text: &str) -> usize {
+    let (mut values, mut quoted, mut escaped) = (1, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b',' if !quoted => values += 1,
+            _ => {}
+        }
+    }
+    values
 }
 
 fn at_version(object: &Value, version: &str) -> Value {
@@ -368,4 +432,15 @@ fn page_query(label_selector: Option<&str>, next: Option<&str>) -> String {
         query.append_pair("continue", token);
     }
     query.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_within_strings_separate_no_values() {
+        assert_eq!(values_in(r#"{"a": [1, 2], "b": "x,\",,\\", "c": 3}"#), 4);
+        assert_eq!(values_in("{}"), 1);
+    }
 }

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 
 use crate::api::{StageInventory, StageSet};
 use crate::cache::{owner_of, trim};
@@ -20,9 +21,17 @@ use crate::run::Context;
 pub struct Feeds {
     ctx: Arc<Context>,
     wake: UnboundedSender<Owner>,
-    pending: Arc<AtomicUsize>,
+    owed: Arc<Owed>,
     /// Set once everything has been listed: a watch that begins later does not undo that.
     listed: AtomicBool,
+}
+
+/// First lists that are still owed.
+#[derive(Default)]
+struct Owed {
+    pending: AtomicUsize,
+    /// Those of them that fail, and have for a while.
+    failing: AtomicUsize,
 }
 
 impl Feeds {
@@ -35,12 +44,21 @@ impl Feeds {
         let feeds = Arc::new(Self {
             ctx: ctx.clone(),
             wake,
-            pending: Arc::new(AtomicUsize::new(namespaces.len() * 2)),
+            owed: Arc::default(),
             listed: AtomicBool::new(false),
         });
         for namespace in namespaces {
-            tokio::spawn(feeds.clone().follow_sets(namespace.clone()));
-            tokio::spawn(feeds.clone().follow_inventories(namespace));
+            // No StageSet is known before what has been recorded for it.
+            let (recorded, records) = oneshot::channel();
+            let sets = Gate::new(&feeds.owed, "StageSet", None);
+            let inventories = Gate::new(&feeds.owed, "StageInventory", Some(recorded));
+            tokio::spawn(feeds.clone().follow_inventories(namespace.clone(), inventories));
+            let follow = feeds.clone().follow_sets(namespace, sets);
+            tokio::spawn(async move {
+                if records.await.is_ok() {
+                    follow.await;
+                }
+            });
         }
         tokio::spawn(feeds.clone().follow_definitions());
         ctx.sources.start();
@@ -53,7 +71,7 @@ impl Feeds {
         if self.listed.load(Ordering::Acquire) {
             return missing;
         }
-        if self.pending.load(Ordering::Acquire) > 0 {
+        if self.owed.pending.load(Ordering::Acquire) > 0 {
             missing.push("StageSets and StageInventories");
         }
         if !self.ctx.sources.is_synced() {
@@ -61,6 +79,12 @@ impl Feeds {
         }
         self.listed.store(missing.is_empty(), Ordering::Release);
         missing
+    }
+
+    /// Whether work has to wait for a first list. One that keeps failing holds up what it is about, and nothing else.
+    pub fn hold_up(&self) -> bool {
+        let pending = self.owed.pending.load(Ordering::Acquire);
+        pending > self.owed.failing.load(Ordering::Acquire) || !self.ctx.sources.is_synced()
     }
 
     fn api<K>(&self, namespace: Option<&str>) -> Api<K>
@@ -74,13 +98,12 @@ impl Feeds {
         }
     }
 
-    async fn follow_sets(self: Arc<Self>, namespace: Option<String>) {
+    async fn follow_sets(self: Arc<Self>, namespace: Option<String>, mut gate: Gate) {
         let mut events = std::pin::pin!(watcher(
             self.api::<StageSet>(namespace.as_deref()),
             watcher::Config::default()
         ));
         let mut listed: HashSet<Owner> = HashSet::new();
-        let mut gate = Gate::new(self.pending.clone(), "StageSet");
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Init) => listed.clear(),
@@ -133,13 +156,12 @@ impl Feeds {
         }
     }
 
-    async fn follow_inventories(self: Arc<Self>, namespace: Option<String>) {
+    async fn follow_inventories(self: Arc<Self>, namespace: Option<String>, mut gate: Gate) {
         let mut events = std::pin::pin!(watcher(
             self.api::<StageInventory>(namespace.as_deref()),
             watcher::Config::default()
         ));
         let mut listed: HashSet<String> = HashSet::new();
-        let mut gate = Gate::new(self.pending.clone(), "StageInventory");
         let in_scope = |ns: &str| namespace.as_ref().is_none_or(|n| n == ns);
         while let Some(event) = events.next().await {
             match event {
@@ -156,10 +178,8 @@ impl Feeds {
                     }
                 }
                 Ok(Event::InitDone) => {
-                    for shard in self.ctx.inventories.known(in_scope) {
-                        if shard.uid().is_some_and(|uid| !listed.contains(&uid)) {
-                            self.ctx.inventories.remove(&shard);
-                        }
+                    for owner in self.ctx.inventories.keep_listed(in_scope, &listed) {
+                        let _ = self.wake.send(owner);
                     }
                     gate.open();
                 }
@@ -209,30 +229,60 @@ fn is_established(crd: &CustomResourceDefinition) -> bool {
 
 /// Counts down the first list of one watch, and paces its errors.
 struct Gate {
-    pending: Option<Arc<AtomicUsize>>,
+    owed: Option<Arc<Owed>>,
+    /// Whom the first list is told to.
+    listed: Option<oneshot::Sender<()>>,
     kind: &'static str,
+    began: Instant,
+    /// Counted among those that fail.
+    failing: bool,
     pause: Duration,
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// A first list that has failed for so long does not hold the others up any more.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Gate {
-    fn new(pending: Arc<AtomicUsize>, kind: &'static str) -> Self {
+    fn new(owed: &Arc<Owed>, kind: &'static str, listed: Option<oneshot::Sender<()>>) -> Self {
+        owed.pending.fetch_add(1, Ordering::AcqRel);
         Self {
-            pending: Some(pending),
+            owed: Some(owed.clone()),
+            listed,
             kind,
+            began: Instant::now(),
+            failing: false,
             pause: FIRST_PAUSE,
         }
     }
 
     fn open(&mut self) {
         self.pause = FIRST_PAUSE;
-        if let Some(pending) = self.pending.take() {
-            pending.fetch_sub(1, Ordering::AcqRel);
+        if let Some(owed) = self.owed.take() {
+            owed.pending.fetch_sub(1, Ordering::AcqRel);
+            if std::mem::take(&mut self.failing) {
+                owed.failing.fetch_sub(self.lists(), Ordering::AcqRel);
+            }
+        }
+        if let Some(listed) = self.listed.take() {
+            let _ = listed.send(());
         }
     }
 
+    /// First lists that depend on this one.
+    fn lists(&self) -> usize {
+        1 + usize::from(self.listed.is_some())
+    }
+
     async fn wait(&mut self, error: &watcher::Error) {
+        if let Some(owed) = self
+            .owed
+            .as_ref()
+            .filter(|_| !self.failing && self.began.elapsed() >= PATIENCE)
+        {
+            self.failing = true;
+            owed.failing.fetch_add(self.lists(), Ordering::AcqRel);
+        }
         tracing::warn!(kind = self.kind, %error, "watch interrupted; trying again");
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(Duration::from_secs(10));

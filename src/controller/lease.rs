@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::names::FIELD_MANAGER;
@@ -91,7 +91,7 @@ impl Lease {
             .and_then(Value::as_str)
             .unwrap_or_default()
             .to_owned();
-        if holder != self.holder && !holder.is_empty() && !self.has_expired(&lease, now) {
+        if holder != self.holder && !holder.is_empty() && !self.has_expired(&lease) {
             return Ok(false);
         }
         let transitions = lease
@@ -113,7 +113,7 @@ impl Lease {
     }
 
     /// A lease has expired once we have seen it unchanged for its duration: another machine's clock is not trusted.
-    fn has_expired(&mut self, lease: &Value, now: Timestamp) -> bool {
+    fn has_expired(&mut self, lease: &Value) -> bool {
         let version = resource_version(lease).to_owned();
         let duration = lease
             .pointer("/spec/leaseDurationSeconds")
@@ -123,13 +123,7 @@ impl Lease {
             Some((seen, since)) if *seen == version => since.elapsed() >= duration,
             _ => {
                 self.seen = Some((version, Instant::now()));
-                // A lease that is long out of date at first sight belongs to nobody alive.
-                let renewed = lease
-                    .pointer("/spec/renewTime")
-                    .and_then(Value::as_str)
-                    .and_then(|t| t.parse::<Timestamp>().ok());
-                let slack = SignedDuration::try_from(duration * 4).unwrap_or(SignedDuration::MAX);
-                renewed.is_none_or(|at| now.duration_since(at) > slack)
+                false
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures::{Future, StreamExt};
 use kube::runtime::Controller;
 use kube::runtime::controller::Action;
-use tokio::sync::{Semaphore, mpsc::UnboundedReceiver};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc::UnboundedReceiver};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tracing::Instrument;
 
@@ -15,11 +15,20 @@ use crate::api::StageSet;
 use crate::cache::{owner_of, reference};
 use crate::cluster::watch::Owner;
 use crate::rules::backoff::ERROR_LADDER;
+use crate::run::slot::Slot;
 use crate::run::{self, Context, Wake};
 
 struct Shared {
     ctx: Arc<Context>,
     slots: Arc<Semaphore>,
+    /// The part of the slots that steps on other clusters may have: dead ones leave the rest to the local cluster.
+    remote: Arc<Semaphore>,
+}
+
+/// What a step has to wait for: its turn at its cluster, and a slot.
+struct Place {
+    slot: Slot,
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 /// Why a step gave no answer.
@@ -48,6 +57,7 @@ pub async fn run(
     });
     let shared = Arc::new(Shared {
         slots: Arc::new(Semaphore::new(concurrent)),
+        remote: Arc::new(Semaphore::new((concurrent * 3 / 4).max(1))),
         ctx: ctx.clone(),
     });
     Controller::for_stream(futures::stream::pending(), ctx.sets.store())
@@ -62,14 +72,18 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
     let Some(owner) = owner_of(&set) else {
         return Ok(Action::await_change());
     };
+    let turns = set.spec.kube_config.as_ref().and_then(|reference| {
+        let turns = (shared.ctx.config.concurrent as usize / 2).max(1);
+        shared.ctx.clusters.turns(&owner.namespace, reference, turns)
+    });
     drop(set);
     let metrics = &shared.ctx.metrics;
     metrics.queue_depth.inc();
     let queued = Instant::now();
-    let slot = shared.slots.clone().acquire_owned().await.map_err(|_| Failed::Closed);
+    let place = place(&shared, turns).await;
     metrics.queue_depth.dec();
     metrics.queue_time.observe(queued.elapsed().as_secs_f64());
-    let slot = slot?;
+    let Place { slot, turn } = place.ok_or(Failed::Closed)?;
     metrics.active_workers.inc();
     let began = Instant::now();
     let id = uuid::Uuid::new_v4();
@@ -92,6 +106,7 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
         stepped
     };
     let step = tokio::spawn(run::slot::within(slot, step).instrument(span)).await;
+    drop(turn);
     metrics.active_workers.dec();
     let took = began.elapsed();
     metrics.reconcile_time.observe(took.as_secs_f64());
@@ -100,6 +115,23 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
         tracing::warn!(took = ?took, "a slow step");
     }
     conclude(&shared.ctx, step)
+}
+
+async fn place(shared: &Shared, turns: Option<Arc<Semaphore>>) -> Option<Place> {
+    let slots = shared.slots.clone();
+    match turns {
+        None => Some(Place {
+            slot: Slot::take(slots, None).await?,
+            turn: None,
+        }),
+        Some(turns) => {
+            let turn = turns.acquire_owned().await.ok()?;
+            Some(Place {
+                slot: Slot::take(slots, Some(shared.remote.clone())).await?,
+                turn: Some(turn),
+            })
+        }
+    }
 }
 
 fn conclude(ctx: &Context, step: Result<run::Stepped, tokio::task::JoinError>) -> Result<Action, Failed> {

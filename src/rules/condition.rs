@@ -14,7 +14,7 @@ pub const RECONCILING: &str = "Reconciling";
 pub const STALLED: &str = "Stalled";
 
 /// Longest message a condition may carry, in bytes (API conventions).
-const MAX_MESSAGE: usize = 32_768;
+pub const MAX_MESSAGE: usize = 32_768;
 
 /// How things stand at the end of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]

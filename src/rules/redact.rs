@@ -4,8 +4,10 @@ use std::cmp::Reverse;
 
 use serde_json::Value;
 
-/// Shorter values are hardly secret, and replacing them would garble the text.
-const SHORTEST: usize = 6;
+/// A PIN has four digits. What is shorter is hardly secret, and is part of too many words and numbers.
+const SHORTEST: usize = 4;
+/// What is shorter is masked as a word of its own alone: `true` or `http` within others tells nothing.
+const DISTINCT: usize = 6;
 /// What stands in place of a value.
 const MASK: &str = "***";
 
@@ -21,9 +23,30 @@ pub fn mask<'a>(text: &str, secrets: impl IntoIterator<Item = &'a str>) -> Strin
     forms.retain(|form| form.len() >= SHORTEST);
     forms.sort_unstable_by_key(|form| Reverse(form.len()));
     forms.dedup();
-    forms
-        .iter()
-        .fold(text.to_owned(), |text, form| text.replace(form.as_str(), MASK))
+    forms.iter().fold(text.to_owned(), |text, form| {
+        if form.len() < DISTINCT {
+            mask_word(&text, form)
+        } else {
+            text.replace(form.as_str(), MASK)
+        }
+    })
+}
+
+/// Masks a value where no letter or digit adjoins it.
+fn mask_word(text: &str, word: &str) -> String {
+    let mut masked = String::with_capacity(text.len());
+    let mut done = 0;
+    for (at, _) in text.match_indices(word) {
+        let end = at + word.len();
+        let adjoined = text[..at].ends_with(char::is_alphanumeric) || text[end..].starts_with(char::is_alphanumeric);
+        if !adjoined {
+            masked.push_str(&text[done..at]);
+            masked.push_str(MASK);
+            done = end;
+        }
+    }
+    masked.push_str(&text[done..]);
+    masked
 }
 
 /// The values a core Secret holds; none of any other object.
@@ -74,6 +97,16 @@ mod tests {
     fn a_value_within_another_does_not_shorten_it() {
         assert_eq!(mask("secret-and-more", ["secret", "secret-and-more"]), MASK);
         assert_eq!(mask("a short one", ["a", "", "one"]), "a short one");
+    }
+
+    #[test]
+    fn a_short_value_is_masked_as_a_word_of_its_own() {
+        assert_eq!(
+            mask("pin 0815: \"0815\" is not 108150", ["0815"]),
+            "pin ***: \"***\" is not 108150"
+        );
+        assert_eq!(mask("https or http://a", ["http"]), "https or ***://a");
+        assert_eq!(mask("abc, 443", ["abc", "443"]), "abc, 443");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::api::Reason;
 use crate::cluster::{self, Target};
 use crate::rules::condition::Situation;
+use crate::rules::condition::{MAX_MESSAGE, cut};
 use crate::rules::redact;
 
 /// When to look again if nothing wakes the StageSet before.
@@ -136,13 +137,14 @@ impl Failure {
         self
     }
 
-    /// Operation and message, for people.
+    /// Operation and message, for people; as long as a condition at most.
     pub fn told(&self) -> String {
-        if self.operation.is_empty() {
+        let told = if self.operation.is_empty() {
             self.message.clone()
         } else {
             format!("{}: {}", self.operation, self.message)
-        }
+        };
+        cut(told, MAX_MESSAGE)
     }
 
     /// A failure that only the retry interval can help.

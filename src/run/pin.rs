@@ -58,7 +58,7 @@ pub async fn resolve(ctx: &Arc<Context>, set: &StageSet) -> Result<Result<Vec<Ar
 /// A producer that fails publishes nothing; only a watch on the producer itself can tell (run 2.4).
 fn engage_producer(ctx: &Arc<Context>, reference: &Reference, lookup: &Lookup) {
     if let (Lookup::ExternalArtifacts { producer, .. }, Some(api_version)) = (lookup, &reference.api_version) {
-        ctx.sources.engage(api_version, &producer.kind);
+        ctx.sources.engage_producers(api_version, &producer.kind);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which cluster a StageSet applies to, and which one its records speak of (run 11.3, decisions 6).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
@@ -8,6 +9,7 @@ use super::context::Context;
 use super::outcome::{End, Failure, Remedy, Wake};
 use super::pass::{Pass, jittered};
 use super::record::{self, Record};
+use super::slot;
 use crate::api::common::non_empty;
 use crate::api::names::annotation;
 use crate::api::{InventoryTarget, KubeConfig, StageSet, StageSetSpec};
@@ -18,6 +20,8 @@ use crate::rules::condition::Situation;
 
 /// The operation as the contract names it.
 const OPERATION: &str = "connect to target cluster";
+/// A server that takes longer to connect to is waited for without a slot.
+const PATIENCE: Duration = Duration::from_millis(250);
 /// Key of a kubeconfig Secret where the reference names none.
 const DEFAULT_KEY: &str = "value";
 /// Longest label value.
@@ -62,7 +66,7 @@ impl Pass<'_> {
         let mut id = String::new();
         if let Some(reference) = self.set.spec.kube_config.clone() {
             self.watch_kubeconfig(&reference).await;
-            match self.reach(&reference).await {
+            match slot::given_up_after(PATIENCE, self.reach(&reference)).await {
                 Ok(aim) => {
                     id = aim
                         .recorded
@@ -227,7 +231,8 @@ pub(super) async fn of_record(
         None => Ok(ctx.clusters.local().clone()),
         Some(reference) => {
             let account = non_empty(&set.spec.service_account_name).or(record.account.as_deref());
-            ctx.clusters.target(&owner.namespace, reference, account).await
+            let target = ctx.clusters.target(&owner.namespace, reference, account);
+            slot::given_up_after(PATIENCE, target).await
         }
     }
 }

@@ -70,8 +70,9 @@ impl Pass<'_> {
             return Ok(Variables::default());
         };
         let (mut values, mut secrets) = (BTreeMap::new(), Vec::new());
-        // Variables live where the StageSet lives, and are read as its own account (run 11.1).
-        let account = non_empty(&self.set.spec.service_account_name);
+        // Variables live where the StageSet lives; they are part of the build, and read as whoever applies (contract 13.8).
+        let spec = &self.set.spec;
+        let account = non_empty(&stage.service_account_name).or_else(|| non_empty(&spec.service_account_name));
         let tenant = self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, account));
         for reference in &post_build.substitute_from {
             self.add(&mut values, &mut secrets, &tenant, reference).await?;

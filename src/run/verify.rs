@@ -318,12 +318,10 @@ impl Observer<'_> {
             let Some(known) = known.get(&one.id) else {
                 continue;
             };
-            let live = self
-                .tenant
-                .get(&target_of(&one.id, &known.api_version))
-                .await
-                .ok()
-                .flatten()?;
+            let read = self.tenant.get(&target_of(&one.id, &known.api_version)).await;
+            let Some(live) = read.ok().flatten() else {
+                continue;
+            };
             for pod in self.pods_of(&live).await.unwrap_or_default() {
                 if let Some(wait) = error_wait(&pod) {
                     return Some(format!("{}: pod {} waits with {}", one.id, wait.pod, wait.reason));

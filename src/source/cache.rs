@@ -27,8 +27,10 @@ use crate::outbound;
 /// Default budget in bytes (decisions 8).
 pub const DEFAULT_BUDGET: u64 = 32 << 20;
 
-/// Downloads from one server at once.
-const FROM_ONE_SERVER: usize = 8;
+/// Downloads from one server at once, and for the sources of one namespace.
+const FOR_ONE: usize = 8;
+/// Downloads at once. Each may take the memory of an artifact of the largest size.
+const FOR_ALL: usize = 32;
 
 /// What an entry costs beside its bytes, roughly.
 const OVERHEAD: usize = 512;
@@ -67,6 +69,27 @@ struct Entry {
     tree: Mutex<Weak<Tree>>,
 }
 
+/// Who has turns of its own at downloading.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Of {
+    /// Host and port.
+    Server(String, u16),
+    /// Namespace of the source.
+    Namespace(String),
+}
+
+impl Of {
+    fn server(url: &str) -> Self {
+        let url = url::Url::parse(url).ok();
+        let host = url.as_ref().and_then(url::Url::host_str).unwrap_or_default();
+        let port = url
+            .as_ref()
+            .and_then(url::Url::port_or_known_default)
+            .unwrap_or_default();
+        Self::Server(host.trim_end_matches('.').to_owned(), port)
+    }
+}
+
 /// Fetches artifacts, each once at a time, and keeps the least recently used within the budget.
 #[derive(Clone)]
 pub struct Cache {
@@ -77,8 +100,9 @@ pub struct Cache {
     /// not fail another's download of the same content.
     flights: Store<(Digest, String), Arc<Entry>>,
     counters: Arc<Counters>,
-    /// Downloads under way from each server, so that a slow one cannot take all memory or hold up the others.
-    servers: Arc<std::sync::Mutex<HashMap<String, Arc<Semaphore>>>>,
+    /// Downloads under way, so that neither a slow server nor one tenant's many can take all memory or hold up the others.
+    turns: Arc<std::sync::Mutex<HashMap<Of, Arc<Semaphore>>>>,
+    downloads: Arc<Semaphore>,
     /// Unpacking takes a core each; more at once would only take memory.
     cores: Arc<Semaphore>,
 }
@@ -107,7 +131,8 @@ impl Cache {
             store,
             flights: Store::new(0),
             counters,
-            servers: Arc::default(),
+            turns: Arc::default(),
+            downloads: Arc::new(Semaphore::new(FOR_ALL)),
             cores: Arc::new(Semaphore::new(cores)),
         }
     }
@@ -177,9 +202,13 @@ impl Cache {
     }
 
     async fn load(&self, artifact: &Artifact, digest: &Digest) -> Result<Arc<Entry>, Error> {
-        let server = self.server(&artifact.url);
+        let namespace = self.turns(Of::Namespace(artifact.namespace.clone()));
+        let server = self.turns(Of::server(&artifact.url));
         let bytes = {
-            let _turn = server.acquire().await;
+            // The scarcest last: nobody waits with one that others need.
+            let _turn = namespace.acquire().await;
+            let _turn_there = server.acquire().await;
+            let _place = self.downloads.acquire().await;
             fetch::download(&self.client, artifact, &self.limits).await?
         };
         let (subject, expected, content) = (artifact.clone(), digest.clone(), bytes.clone());
@@ -193,15 +222,13 @@ impl Cache {
         Ok(entry)
     }
 
-    /// The turns of the server behind a URL.
-    fn server(&self, url: &str) -> Arc<Semaphore> {
-        let host = url::Url::parse(url).map_or_else(|_| String::new(), |url| url.authority().to_owned());
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only the table itself still knows those that nobody downloads from.
-        servers.retain(|_, turns| Arc::strong_count(turns) > 1);
-        servers
-            .entry(host)
-            .or_insert_with(|| Arc::new(Semaphore::new(FROM_ONE_SERVER)))
+    fn turns(&self, of: Of) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only the table itself still knows those that nobody downloads for.
+        turns.retain(|_, turns| Arc::strong_count(turns) > 1);
+        turns
+            .entry(of)
+            .or_insert_with(|| Arc::new(Semaphore::new(FOR_ONE)))
             .clone()
     }
 

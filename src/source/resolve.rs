@@ -65,16 +65,18 @@ impl SourceKey {
         })
     }
 
-    /// Key of the producer that an ExternalArtifact points back at through `spec.sourceRef`; its namespace is the
-    /// back-pointer's, else the artifact's.
+    /// Key of the producer that an ExternalArtifact points back at through `spec.sourceRef`. Only a producer of its own
+    /// namespace counts: whoever may write artifacts elsewhere speaks for nobody here (run 8.2, contract 13.7).
     #[must_use]
     pub fn back_pointer(artifact: &Value) -> Option<Self> {
+        let namespace = text(artifact, "/metadata/namespace");
+        if non_empty(artifact, "/spec/sourceRef/namespace").is_some_and(|claimed| claimed != namespace) {
+            return None;
+        }
         Some(Self {
             group: group(text(artifact, "/spec/sourceRef/apiVersion")).to_owned(),
             kind: non_empty(artifact, "/spec/sourceRef/kind")?.to_owned(),
-            namespace: non_empty(artifact, "/spec/sourceRef/namespace")
-                .unwrap_or_else(|| text(artifact, "/metadata/namespace"))
-                .to_owned(),
+            namespace: namespace.to_owned(),
             name: non_empty(artifact, "/spec/sourceRef/name")?.to_owned(),
         })
     }

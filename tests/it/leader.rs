@@ -173,3 +173,41 @@ async fn single_failures_cost_no_leadership() {
         assert_eq!(holder(&world).await.as_ref(), Some(&before), "{fault}");
     }
 }
+
+/// A holder whose clock is behind ours renews all the same.
+///
+/// Rules: run 24 leader
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_not_taken_for_what_another_clock_says() {
+    let world = World::builder("skewed")
+        .flag("--leader-elect")
+        .without_controller()
+        .start()
+        .await;
+    let lease = serde_json::json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": LEASE, "namespace": world.namespace },
+        "spec": { "holderIdentity": "other", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z" },
+    });
+    world.cluster.apply(&lease, &world.namespace).await;
+    let mut standby = world.replica("a");
+    standby.until_ready().await;
+    let looks = Match::any().verb(Verb::Get).resource("leases");
+    look(Duration::from_secs(30), || async {
+        match world.proxy.all().matching(&looks).count() {
+            0..3 => Err("it has not looked yet".to_owned()),
+            _ => Ok(()),
+        }
+    })
+    .await
+    .expect("it looks at the lease");
+    assert_eq!(holder(&world).await.as_deref(), Some("other"));
+    // Unchanged for its whole duration, it is nobody's.
+    look(Duration::from_secs(30), || async {
+        match holder(&world).await {
+            Some(holder) if holder != "other" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+    .expect("it takes over");
+}

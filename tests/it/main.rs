@@ -34,6 +34,7 @@ mod remote;
 mod retries;
 mod rollout;
 mod rules;
+mod silent;
 mod status;
 mod steady;
 mod teardown;

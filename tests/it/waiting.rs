@@ -6,7 +6,7 @@ use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Match, When, World, full, look,
+    Match, Verb, When, World, full, look,
     objects::{self, configmap, unbound_claim, widget},
     stageset::{StageSet, condition_of, stage, stage_of, stageset},
 };
@@ -254,6 +254,44 @@ async fn a_crash_looping_revision_is_replaced_within_a_second() {
         .await;
     let took = time_to_replace(&world, "app", "good").await;
     assert!(took < Duration::from_secs(1), "it took {took:?}");
+    set.until_ready().await;
+}
+
+/// One object that cannot be read does not hide the pods of the next.
+///
+/// Rules: decisions 3.4
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_loop_is_seen_beside_an_object_that_cannot_be_read() {
+    let world = World::start("replace-beside").await;
+    let with = |name: &str, pod: &str| {
+        let annotated = format!("      annotations: {{ {pod} }}\n      labels:\n");
+        objects::deployment(name, "web:1", 1).replace("      labels:\n", &annotated)
+    };
+    let late = with("a-late", "testenv.metio.wtf/pod: late, testenv.metio.wtf/delay: 1h");
+    let crashing = with("web", "testenv.metio.wtf/pod: crashloop");
+    world
+        .publish("app", &[("late.yaml", &late), ("web.yaml", &crashing)])
+        .await;
+    let set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    look(Duration::from_secs(30), || async {
+        let pods = world.cluster.list(&objects::pods(), &world.namespace, "app=web").await;
+        let looping = pods
+            .iter()
+            .any(|p| p["status"].to_string().contains("CrashLoopBackOff"));
+        if looping {
+            Ok(())
+        } else {
+            Err(format!("{} pods", pods.len()))
+        }
+    })
+    .await
+    .expect("the pod crashes");
+    set.until_phase("app", "Verifying").await;
+    let read = Match::any().verb(Verb::Get).resource("deployments").name("a-late");
+    world.proxy.fail(read, When::Always, 500);
+    let took = time_to_replace(&world, "app", "good").await;
+    assert!(took < Duration::from_secs(10), "it took {took:?}");
+    world.proxy.heal();
     set.until_ready().await;
 }
 

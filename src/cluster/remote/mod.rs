@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 pub use error::{RemoteError, SecretKey};
 pub use kubeconfig::{Fault, accept};
@@ -24,8 +25,13 @@ use crate::outbound::{Policy, Resolve, SystemResolver};
 const DEFAULT_KEY: &str = "value";
 /// How long an answer to "may this account read the Secret" holds.
 const ALLOWED_FOR: Duration = Duration::from_secs(10);
-/// A cluster that did not answer is not asked again for so long: others wait for the same workers.
+/// A cluster that cannot be connected to is not asked again for so long: whoever asks meanwhile gets the same answer.
 const FAILED_FOR: Duration = Duration::from_secs(5);
+/// The same for one that was waited for in vain; longer from one time to the next.
+const SILENT_FOR: Duration = Duration::from_secs(30);
+const SILENT_FOR_LAST: Duration = Duration::from_secs(120);
+/// A failure that took longer was a wait in vain.
+const PROMPT: Duration = Duration::from_secs(2);
 /// Connections of a Secret that nobody has used for so long are dropped.
 const IDLE_FOR: Duration = Duration::from_secs(60 * 60);
 
@@ -40,6 +46,8 @@ pub struct Clusters {
 /// kubeconfig make one.
 struct Slot {
     used: Mutex<Instant>,
+    /// How many steps may work on the cluster at once.
+    turns: Mutex<Option<Arc<Semaphore>>>,
     state: tokio::sync::Mutex<State>,
 }
 
@@ -47,7 +55,26 @@ struct Slot {
 struct State {
     allowed: HashMap<String, Instant>,
     connected: Option<(Version, Arc<Cluster>)>,
-    failed: Option<(Version, Instant, RemoteError)>,
+    failed: Option<Failed>,
+}
+
+/// A connection that could not be made.
+struct Failed {
+    version: Version,
+    error: RemoteError,
+    /// When it may be tried again.
+    until: Instant,
+    /// Waits in vain, in a row.
+    silent: u32,
+}
+
+/// How long a failure that took so long is the answer, after `silent` waits in vain before it.
+fn remembered(took: Duration, silent: u32) -> Duration {
+    if took < PROMPT {
+        FAILED_FOR
+    } else {
+        SILENT_FOR.saturating_mul(1 << silent.min(4)).min(SILENT_FOR_LAST)
+    }
 }
 
 /// Which Secret it was, and as of when.
@@ -115,13 +142,13 @@ impl Clusters {
         {
             return Ok(cluster.clone());
         }
-        if let Some((known, at, error)) = &state.failed
-            && *known == version
-            && at.elapsed() < FAILED_FOR
-        {
-            return Err(error.clone());
+        let failed = state.failed.as_ref().filter(|failed| failed.version == version);
+        if let Some(failed) = failed.filter(|failed| Instant::now() < failed.until) {
+            return Err(failed.error.clone());
         }
+        let silent = failed.map_or(0, |failed| failed.silent);
         state.connected = None;
+        let began = Instant::now();
         match self.connect(&secret, &version, &text).await {
             Ok(cluster) => {
                 state.failed = None;
@@ -129,10 +156,24 @@ impl Clusters {
                 Ok(cluster)
             }
             Err(error) => {
-                state.failed = Some((version, Instant::now(), error.clone()));
+                let took = began.elapsed();
+                state.failed = Some(Failed {
+                    version,
+                    error: error.clone(),
+                    until: Instant::now() + remembered(took, silent),
+                    silent: if took < PROMPT { 0 } else { silent + 1 },
+                });
                 Err(error)
             }
         }
+    }
+
+    /// The turns of the steps that work on the cluster of `reference`, `at_once` of them: one that has died holds up
+    /// no more than that. None where the reference names no Secret.
+    pub fn turns(&self, namespace: &str, reference: &KubeConfig, at_once: usize) -> Option<Arc<Semaphore>> {
+        let slot = self.slot(&secret_key(namespace, reference).ok()?);
+        let mut turns = slot.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(turns.get_or_insert_with(|| Arc::new(Semaphore::new(at_once))).clone())
     }
 
     fn slot(&self, secret: &SecretKey) -> Arc<Slot> {
@@ -142,6 +183,7 @@ impl Clusters {
         let slot = slots.entry(secret.clone()).or_insert_with(|| {
             Arc::new(Slot {
                 used: Mutex::new(now),
+                turns: Mutex::default(),
                 state: tokio::sync::Mutex::default(),
             })
         });

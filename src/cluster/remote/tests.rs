@@ -294,3 +294,16 @@ fn a_message_names_secret_key_field_and_next_step() {
          client-key-data, into the kubeconfig"
     );
 }
+
+/// Rules: decisions 4 silent
+#[test]
+fn a_wait_in_vain_is_remembered_for_longer_than_it_took() {
+    use std::time::Duration;
+    let seconds = |took: u64, silent| super::remembered(Duration::from_secs(took), silent).as_secs();
+    assert_eq!(seconds(0, 0), 5);
+    assert_eq!(
+        [0, 1, 2, 3, 9].map(|silent| seconds(30, silent)),
+        [30, 60, 120, 120, 120]
+    );
+    assert_eq!(seconds(1, 9), 5, "it answers again, if badly");
+}

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use serde::Deserialize;
 
 use super::Owner;
+use super::weight::Weight;
 use crate::api::names::label;
 
 /// How far a watch can be trusted.
@@ -62,11 +63,19 @@ pub struct Entry {
     listed: bool,
     /// A watch of one object, which need not carry our labels: it concerns every user.
     single: bool,
+    weight: Weight,
+}
+
+impl Seen {
+    fn texts(&self, name: &str) -> usize {
+        let owner = self.owner.as_ref().map_or(0, |o| o.namespace.len() + o.name.len());
+        name.len() + self.uid.len() + owner
+    }
 }
 
 impl Entry {
     /// Nothing is known yet; `first` is the first user.
-    pub fn new(first: Owner, single: bool) -> Self {
+    pub fn new(first: Owner, single: bool, weight: Weight) -> Self {
         Self {
             objects: HashMap::new(),
             users: HashSet::from([first]),
@@ -75,7 +84,22 @@ impl Entry {
             list: None,
             listed: false,
             single,
+            weight,
         }
+    }
+
+    /// Whether the watch takes more memory than it may.
+    pub fn is_too_much(&self) -> bool {
+        self.weight.is_too_much()
+    }
+
+    /// The watch took too much: nothing is known any more, and its users poll; `why` is for people.
+    pub fn flooded(&mut self, why: String) -> Vec<Owner> {
+        self.objects = HashMap::new();
+        self.weight.clear();
+        // What it has told is forgotten, so that nothing read from now on counts as gone.
+        self.upto = 0;
+        self.interrupted(Some(why))
     }
 
     /// How far the watch can be trusted.
@@ -112,15 +136,21 @@ impl Entry {
     }
 
     /// Notes a version the run has just read or written, so that its echo wakes nobody. Whoever noted it is woken where
-    /// the watch knows already that the object is gone since.
+    /// the watch knows already that the object is gone since; the others that await the same object, as it is news to them.
     pub fn note(&mut self, sighting: Sighting) -> Vec<Owner> {
         let newer = match self.objects.get(&sighting.name) {
             Some(seen) => seen.version < sighting.version,
             None if sighting.version > self.upto => true,
             None => return concerned(&self.users, self.single, [sighting.owner.as_ref()]),
         };
-        if newer && sighting.version > self.upto {
-            self.put(sighting);
+        if !newer || sighting.version <= self.upto {
+            return Vec::new();
+        }
+        let noted = sighting.owner.clone();
+        self.put(sighting);
+        if self.single {
+            let others = self.users.iter().filter(|user| Some(*user) != noted.as_ref());
+            return others.cloned().collect();
         }
         Vec::new()
     }
@@ -131,6 +161,7 @@ impl Entry {
         if version < self.upto {
             // Versions only grow. Lower ones mean that the cluster was restored from a backup: nothing known holds.
             self.objects.clear();
+            self.weight.clear();
             self.upto = 0;
             woken = self.users.iter().cloned().collect();
         }
@@ -154,9 +185,11 @@ impl Entry {
         let mut woken = HashSet::new();
         let single = self.single;
         let users = &self.users;
+        let weight = &mut self.weight;
         self.objects.retain(|name, seen| {
             let gone = seen.version <= version && !names.contains(name);
             if gone {
+                weight.remove(seen.texts(name));
                 woken.extend(concerned(users, single, [seen.owner.as_ref()]));
             }
             !gone
@@ -188,6 +221,9 @@ impl Entry {
             return Vec::new();
         }
         let before = self.objects.remove(&sighting.name);
+        if let Some(before) = &before {
+            self.weight.remove(before.texts(&sighting.name));
+        }
         let owners = [sighting.owner.as_ref(), before.as_ref().and_then(|b| b.owner.as_ref())];
         concerned(&self.users, self.single, owners)
     }
@@ -241,6 +277,10 @@ impl Entry {
             version: sighting.version,
             owner: sighting.owner,
         };
+        self.weight.add(seen.texts(&sighting.name));
+        if let Some(before) = self.objects.get(&sighting.name) {
+            self.weight.remove(before.texts(&sighting.name));
+        }
         self.objects.insert(sighting.name, seen);
     }
 }

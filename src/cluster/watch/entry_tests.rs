@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::Owner;
 use super::entry::{Coverage, Entry, Knowledge, Sighting, Wire};
+use super::weight::{Scale, Weight};
 
 fn owner(name: &str) -> Owner {
     Owner {
@@ -21,8 +22,12 @@ fn seen(name: &str, version: u64, of: Option<&str>) -> Sighting {
     }
 }
 
+fn fresh(single: bool) -> Entry {
+    Entry::new(owner("a"), single, Weight::default())
+}
+
 fn live(objects: &[Sighting], version: u64) -> Entry {
-    let mut entry = Entry::new(owner("a"), false);
+    let mut entry = fresh(false);
     entry.list_begins(version);
     for object in objects {
         entry.listed(object.clone());
@@ -33,7 +38,7 @@ fn live(objects: &[Sighting], version: u64) -> Entry {
 
 #[test]
 fn nothing_is_vouched_for_before_the_list_is_complete() {
-    let mut entry = Entry::new(owner("a"), false);
+    let mut entry = fresh(false);
     entry.list_begins(10);
     entry.listed(seen("x", 5, Some("a")));
     assert_eq!(entry.coverage(), &Coverage::Starting);
@@ -78,7 +83,7 @@ fn a_deletion_that_comes_after_the_recreation_is_old_news() {
 
 #[test]
 fn a_list_older_than_our_write_does_not_take_it_for_gone() {
-    let mut entry = Entry::new(owner("a"), false);
+    let mut entry = fresh(false);
     entry.note(seen("x", 20, Some("a")));
     entry.list_begins(15);
     assert_eq!(entry.list_ends(), [owner("a")], "the first list");
@@ -120,9 +125,40 @@ fn a_label_that_names_a_stranger_wakes_only_users() {
     assert_eq!(entry.changed(seen("y", 13, None)), []);
 }
 
+/// Rules: decisions 7 memory
+#[test]
+fn a_flooded_watch_forgets_what_it_was_told_and_takes_nothing_for_gone() {
+    let scale = Scale::default();
+    let mut entry = Entry::new(owner("a"), false, Weight::on(&scale));
+    entry.list_begins(10);
+    entry.list_ends();
+    let mut version = 10;
+    while !entry.is_too_much() {
+        version += 1;
+        entry.changed(seen(&format!("{version}-{}", "x".repeat(4000)), version, Some("a")));
+    }
+    assert_eq!(entry.flooded("too much".into()), [owner("a")]);
+    assert_eq!(entry.coverage(), &Coverage::Denied("too much".into()));
+    assert!(!entry.is_too_much());
+    assert_eq!(entry.note(seen("x", 11, Some("a"))), [], "read meanwhile, and not gone");
+}
+
+/// What one of them has read is news to the others.
+#[test]
+fn a_note_on_one_object_wakes_the_others_that_await_it() {
+    let mut entry = fresh(true);
+    entry.join(&owner("b"));
+    entry.list_begins(10);
+    entry.listed(seen("x", 5, None));
+    entry.list_ends();
+    assert_eq!(entry.note(seen("x", 11, Some("a"))), [owner("b")]);
+    assert_eq!(entry.note(seen("x", 11, Some("b"))), [], "it knows too now");
+    assert_eq!(entry.changed(seen("x", 11, None)), []);
+}
+
 #[test]
 fn a_watch_of_one_object_concerns_all_its_users() {
-    let mut entry = Entry::new(owner("a"), true);
+    let mut entry = fresh(true);
     entry.join(&owner("b"));
     entry.list_begins(10);
     entry.list_ends();
@@ -247,7 +283,7 @@ fn of(n: usize) -> &'static str {
 
 impl World {
     fn new(before: &[Op], stale: usize) -> Self {
-        let mut entry = Entry::new(owner("a"), false);
+        let mut entry = fresh(false);
         entry.join(&owner("b"));
         let mut world = World {
             version: 100,

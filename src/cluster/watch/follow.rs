@@ -17,6 +17,7 @@ use super::entry::{Entry, Wire};
 use super::{Hub, Owner, WatchKey};
 use crate::api::names::label;
 use crate::cluster::{Served, Target, Tenant, bounded};
+use crate::rules::condition::cut;
 
 /// Pause before a refused watch is tried again.
 const RETRY_DENIED: Duration = Duration::from_secs(30);
@@ -38,6 +39,8 @@ const PAGE_BYTES: usize = 64 * 1024 * 1024;
 const FOREIGN_PAGE_BYTES: usize = crate::cluster::transport::FOREIGN_ANSWER;
 const EVENT_BYTES: usize = 4 * 1024 * 1024;
 const ERROR_BYTES: usize = 64 * 1024;
+/// Bytes of a server's words that are repeated.
+const MAX_SAID: usize = 1024;
 /// First size of the buffer for events; most are smaller.
 const EVENT_BUFFER: usize = 1024;
 
@@ -49,6 +52,8 @@ const WATCH: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v
 enum Broken {
     #[error("{0}")]
     Denied(String),
+    #[error("the server tells of more objects than a watch on another cluster may hold")]
+    Flooded,
     #[error("the version to go on from is no longer known")]
     Expired,
     #[error("{0}")]
@@ -143,22 +148,33 @@ impl Follower {
             self.interrupted(broken);
         }
         pace.wait(broken.as_ref(), began.elapsed()).await;
-        !matches!(broken, Some(Broken::Expired)) && self.tell(|_| Vec::new())
+        !matches!(broken, Some(Broken::Expired | Broken::Flooded)) && self.tell(|_| Vec::new())
     }
 
     fn interrupted(&self, broken: &Broken) {
         tracing::debug!(kind = self.key.kind, identity = %self.key.identity, error = %broken, "watch interrupted");
-        let denied = match broken {
-            Broken::Denied(why) => Some(why.clone()),
-            Broken::Expired | Broken::Failed(_) => None,
-        };
-        self.tell(|entry| entry.interrupted(denied));
+        self.tell(|entry| match broken {
+            Broken::Denied(why) => entry.interrupted(Some(why.clone())),
+            Broken::Flooded => entry.flooded(format!("{} cannot be watched: {broken}", self.key.kind)),
+            Broken::Expired | Broken::Failed(_) => entry.interrupted(None),
+        });
     }
 
     fn tell(&self, what: impl FnOnce(&mut Entry) -> Vec<Owner>) -> bool {
         self.hub
             .upgrade()
             .is_some_and(|hub| hub.update(&self.key, self.serial, what))
+    }
+
+    /// The same for what a server tells, as far as there is room for it.
+    fn learn(&self, what: impl FnOnce(&mut Entry) -> Vec<Owner>) -> Result<(), Broken> {
+        let mut too_much = false;
+        self.tell(|entry| {
+            let woken = what(entry);
+            too_much = entry.is_too_much();
+            woken
+        });
+        if too_much { Err(Broken::Flooded) } else { Ok(()) }
     }
 
     /// Lists. The first list may come from the server's cache and be old: the stream that follows makes it good. A later
@@ -174,7 +190,7 @@ impl Follower {
                 self.tell(|entry| entry.list_begins(version));
             }
             for sighting in answer.items.into_iter().flatten().filter_map(Wire::sighting) {
-                self.tell(|entry| entry.listed(sighting));
+                self.learn(|entry| entry.listed(sighting))?;
             }
             next = answer.metadata.token.filter(|t| !t.is_empty());
             if next.is_none() {
@@ -266,14 +282,13 @@ impl Follower {
         }
         *version = at;
         match (event.kind.as_str(), event.object.sighting()) {
-            ("ADDED" | "MODIFIED", Some(sighting)) => self.tell(|entry| entry.changed(sighting)),
-            ("DELETED", Some(sighting)) => self.tell(|entry| entry.deleted(&sighting)),
-            _ => self.tell(|entry| {
+            ("ADDED" | "MODIFIED", Some(sighting)) => self.learn(|entry| entry.changed(sighting)),
+            ("DELETED", Some(sighting)) => self.learn(|entry| entry.deleted(&sighting)),
+            _ => self.learn(|entry| {
                 entry.passed(at);
                 Vec::new()
             }),
-        };
-        Ok(())
+        }
     }
 
     /// Sends a request as the tenant; a failure is read for what it means here.
@@ -301,7 +316,8 @@ impl Follower {
     }
 }
 
-fn broken(status: Status) -> Broken {
+fn broken(mut status: Status) -> Broken {
+    status.message = cut(status.message, MAX_SAID);
     match StatusCode::from_u16(status.code) {
         Ok(StatusCode::FORBIDDEN) => Broken::Denied(status.message),
         Ok(StatusCode::GONE) => Broken::Expired,
@@ -333,7 +349,7 @@ impl Pace {
         }
         match broken {
             None if good => Duration::ZERO,
-            Some(Broken::Denied(_)) => RETRY_DENIED,
+            Some(Broken::Denied(_) | Broken::Flooded) => RETRY_DENIED,
             _ => {
                 let wait = self.next;
                 self.next = (wait * 2).min(RETRY_LAST);

@@ -6,6 +6,7 @@ mod entry;
 #[cfg(test)]
 mod entry_tests;
 mod follow;
+mod weight;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use tokio::task::AbortHandle;
 pub use entry::{Coverage, Knowledge, parse_version};
 use entry::{Entry, Sighting};
 use follow::Follower;
+use weight::{Scale, Weight};
 
 use super::{Identity, Served, Target, Tenant};
 
@@ -88,6 +90,7 @@ pub struct Hub {
     table: Mutex<Table>,
     wake: UnboundedSender<Owner>,
     max: usize,
+    scale: Scale,
 }
 
 impl Hub {
@@ -97,6 +100,7 @@ impl Hub {
             table: Mutex::default(),
             wake,
             max,
+            scale: Scale::default(),
         })
     }
 
@@ -130,7 +134,7 @@ impl Hub {
                 let shared = Arc::new(key.clone());
                 let follower = Follower::new(self, shared.clone(), table.serial, served, tenant);
                 let watch = Watch {
-                    entry: Entry::new(owner.clone(), key.name.is_some()),
+                    entry: Entry::new(owner.clone(), key.name.is_some(), self.weight(key)),
                     task: tokio::spawn(follower.run()).abort_handle(),
                     serial: table.serial,
                 };
@@ -145,6 +149,14 @@ impl Hub {
                 watch.entry.coverage().clone()
             }
             None => Coverage::None,
+        }
+    }
+
+    fn weight(&self, key: &WatchKey) -> Weight {
+        if key.cluster.is_empty() {
+            Weight::default()
+        } else {
+            Weight::on(&self.scale)
         }
     }
 

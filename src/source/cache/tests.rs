@@ -243,3 +243,12 @@ async fn a_refused_archive_stays_refused() {
     }
     assert_eq!(server.requests(), 1);
 }
+
+/// Rules: run 12 turns
+#[test]
+fn turns_are_those_of_a_host_and_port_whoever_logs_in_there() {
+    let server = |url: &str| super::Of::server(url);
+    assert_eq!(server("http://a:b@h.example/x"), server("http://c@h.example:80/y"));
+    assert_eq!(server("http://h.example./x"), server("http://h.example/x"));
+    assert_ne!(server("http://h.example/x"), server("https://h.example/x"));
+}

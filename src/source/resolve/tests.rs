@@ -215,6 +215,23 @@ fn a_back_pointer_leads_to_the_artifact() {
     );
 }
 
+/// Rules: run 8.2.2, contract 13.7
+#[test]
+fn an_artifact_of_another_namespace_speaks_for_no_producer_here() {
+    let claim =
+        json!({"apiVersion": "jaas.metio.wtf/v1", "kind": "JsonnetSnippet", "name": "web", "namespace": "apps"});
+    let mut forged = external("forged", claim);
+    forged["metadata"]["namespace"] = "infra".into();
+    assert_eq!(SourceKey::back_pointer(&forged), None);
+    let own = external("rendered", snippet("web"));
+    let alone = resolve(&producer(), HERE, Ok(&[&forged]))
+        .expect_err("not found")
+        .outcome();
+    assert_eq!(alone.reason, "ArtifactNotFound");
+    let beside = resolve(&producer(), HERE, Ok(&[&forged, &own])).expect("the own one");
+    assert_eq!(beside.key(), "apps/rendered");
+}
+
 #[test]
 fn no_back_pointer_is_not_found() {
     let found = outcome(resolve(&producer(), HERE, Ok(&[&external("x", snippet("other"))])));
@@ -384,7 +401,12 @@ fn an_ambiguous_foreign_producer_is_concealed_too() {
     let foreign = reference("jaas.metio.wtf/v1", "JsonnetSnippet", "web", "infra");
     let back =
         json!({"apiVersion": "jaas.metio.wtf/v1", "kind": "JsonnetSnippet", "name": "web", "namespace": "infra"});
-    let (a, b) = (external("a", back.clone()), external("b", back));
+    let there = |name: &str| {
+        let mut artifact = external(name, back.clone());
+        artifact["metadata"]["namespace"] = "infra".into();
+        artifact
+    };
+    let (a, b) = (there("a"), there("b"));
     let found = outcome(resolve(&foreign, HERE, Ok(&[&a, &b])));
     assert_eq!((found.reason, found.class), ("ResolveFailed", Class::Transient));
     assert!(

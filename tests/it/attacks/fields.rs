@@ -239,6 +239,24 @@ async fn variables_the_account_may_not_read_are_not_read() {
         "{message}"
     );
     assert_eq!(world.config_value("map").await, None);
+    // An account that only the stage names is the one that reads too: the controller may read any Secret.
+    let stage_alone = stage("app", "app").set("serviceAccountName", json!("weak")).set(
+        "postBuild",
+        json!({ "substituteFrom": [{ "kind": "Secret", "name": "own" }] }),
+    );
+    let by_stage = stageset("by-stage")
+        .retry_interval("1h")
+        .set("serviceAccountName", Value::Null)
+        .stage(stage_alone)
+        .apply(&world)
+        .await;
+    by_stage.until_reason("StageFailed").await;
+    let message = by_stage.message().await;
+    assert!(
+        message.contains("resolve postBuild variables") && message.contains(":weak") && message.contains("forbidden"),
+        "{message}"
+    );
+    assert_eq!(world.config_value("map").await, None);
     // A namespace is no field of a reference: it is the StageSet's own, and the tenant's.
     let mut from = json!({ "kind": "Secret", "name": "prey", "optional": true });
     from["namespace"] = json!(neighbour.namespace);

@@ -2,6 +2,7 @@
 //! messages tell.
 
 mod fields;
+mod producers;
 
 use serde_json::{Value, json};
 

@@ -1,0 +1,159 @@
+//! A server that a tenant names, and that answers without end.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use kube::Client;
+use kube::client::Body;
+use serde_json::json;
+
+use super::watch::{Coverage, Hub, Owner, WatchKey};
+use super::{Cluster, Error, Identity, Target};
+
+/// What the server sends without end.
+#[derive(Clone)]
+struct Endless {
+    /// Bytes of each object.
+    object: usize,
+    sent: Arc<AtomicUsize>,
+}
+
+impl Endless {
+    fn of(object: usize) -> Self {
+        Self {
+            object,
+            sent: Arc::default(),
+        }
+    }
+
+    fn next(&self) -> serde_json::Value {
+        let at = self.sent.fetch_add(1, Ordering::SeqCst) + 1;
+        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": format!("{at}-{}", "x".repeat(self.object)), "uid": at.to_string(), "resourceVersion": at.to_string(),
+            "labels": { "stages.metio.wtf/name": "shop", "stages.metio.wtf/namespace": "ns" } } })
+    }
+
+    fn answer(&self, uri: &http::Uri) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
+        let whole = |value: serde_json::Value| Full::new(Bytes::from(value.to_string())).boxed_unsync();
+        let pods = json!({ "resource": "pods", "responseKind": { "group": "", "version": "v1", "kind": "Pod" },
+            "scope": "Namespaced", "singularResource": "pod", "verbs": ["list", "watch"] });
+        let body = match uri.path() {
+            "/api" | "/apis" => whole(
+                json!({ "apiVersion": "apidiscovery.k8s.io/v2", "kind": "APIGroupDiscoveryList", "metadata": {},
+                "items": [{ "metadata": { "name": "" }, "versions": [{ "version": "v1", "resources": [pods] }] }] }),
+            ),
+            path if path.ends_with("/fat") => whole(json!({ "data": "x".repeat(8 << 20) })),
+            path if path.ends_with("/dense") => whole(json!({ "data": vec![0; 1 << 20] })),
+            _ if uri.query().is_some_and(|q| q.contains("watch=true")) => {
+                let this = self.clone();
+                let events = futures::stream::repeat_with(move || {
+                    let line = json!({ "type": "ADDED", "object": this.next() }).to_string() + "\n";
+                    Ok::<_, Infallible>(Frame::data(Bytes::from(line)))
+                });
+                StreamBody::new(events.boxed()).boxed_unsync()
+            }
+            _ if uri.query().is_some_and(|q| q.contains("resourceVersion=0")) => {
+                whole(json!({ "metadata": { "resourceVersion": "1" }, "items": [] }))
+            }
+            _ => whole(json!({ "metadata": { "resourceVersion": "1", "continue": "more" }, "items": [self.next()] })),
+        };
+        Response::new(body)
+    }
+
+    fn cluster(&self, key: &str) -> Arc<Cluster> {
+        let this = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let this = this.clone();
+            async move { Ok::<_, Infallible>(this.answer(request.uri())) }
+        });
+        Cluster::of_client(key, Client::new(service, "default"))
+    }
+}
+
+fn pods() -> Target {
+    Target {
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+        namespace: Some("ns".into()),
+        name: String::new(),
+    }
+}
+
+/// Rules: decisions 7 memory
+#[tokio::test]
+async fn a_list_without_end_is_given_up() {
+    let fat = Endless::of(1 << 20);
+    let listed = fat
+        .cluster("far")
+        .tenant(Identity::Controller)
+        .list(&pods(), None)
+        .await;
+    assert!(matches!(listed, Err(Error::TooLarge { .. })), "{listed:?}");
+    assert!(fat.sent.load(Ordering::SeqCst) < 40);
+    let thin = Endless::of(0);
+    let listed = thin.cluster("").tenant(Identity::Controller).list(&pods(), None).await;
+    assert!(matches!(listed, Err(Error::TooLarge { .. })), "{listed:?}");
+}
+
+/// Rules: decisions 7 memory
+#[tokio::test]
+async fn a_watch_that_tells_of_ever_more_objects_is_given_up_and_polled() {
+    let server = Endless::of(200);
+    let tenant = server.cluster("far").tenant(Identity::Controller);
+    let (wake, mut woken) = tokio::sync::mpsc::unbounded_channel();
+    let hub = Hub::new(wake, 10);
+    let owner = Owner {
+        namespace: "ns".into(),
+        name: "shop".into(),
+    };
+    let served = tenant.served("v1", "Pod").await.unwrap();
+    let key = WatchKey::of("far", tenant.identity(), &pods(), true);
+    let given_up = async {
+        loop {
+            if let Coverage::Denied(why) = hub.watch(&key, &served, &tenant, &owner) {
+                break why;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let why = tokio::time::timeout(Duration::from_secs(60), given_up).await.unwrap();
+    assert!(why.contains("more objects"), "{why}");
+    assert_eq!(woken.recv().await.as_ref(), Some(&owner));
+    assert!(server.sent.load(Ordering::SeqCst) < 50_000, "{:?}", server.sent);
+}
+
+/// Rules: decisions 7 memory
+#[tokio::test]
+async fn clients_go_with_the_last_user_of_their_account() {
+    let cluster = Endless::of(0).cluster("");
+    let bound = |name: &str| Identity::of("ns", Some(name));
+    for name in ["a", "b"] {
+        cluster.tenant(bound(name));
+    }
+    cluster.retain(|identity| *identity == bound("b"));
+    assert_eq!(cluster.identities(), [bound("b")]);
+}
+
+/// Rules: decisions 7 memory
+#[tokio::test]
+async fn an_object_larger_than_any_is_not_taken_in() {
+    let (far, local) = (Endless::of(0).cluster("far"), Endless::of(0).cluster(""));
+    for name in ["fat", "dense"] {
+        let target = Target {
+            name: name.into(),
+            ..pods()
+        };
+        let read = far.tenant(Identity::Controller).get(&target).await;
+        assert!(matches!(read, Err(Error::TooLarge { .. })), "{name}");
+        let trusted = local.tenant(Identity::Controller).get(&target).await;
+        assert!(trusted.is_ok(), "the own server is trusted");
+    }
+}

@@ -1,0 +1,201 @@
+//! Servers that take what they are sent and never answer: who waits for one holds nobody else up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::remote::{admin, far, furnish, maps, names, publish, remote, secret, until_message};
+use crate::support::{
+    Match, Verb, When, World, look,
+    objects::{self, configmap},
+    stageset::{StageSet, stage, stageset},
+};
+
+/// More StageSets than the controller runs at once.
+const MANY: usize = 24;
+/// What a small StageSet may take beside them; alone it takes well under a second.
+const USUAL: Duration = Duration::from_secs(6);
+
+/// A relay to a server, until it falls silent.
+struct Relay {
+    port: u16,
+    silent: Arc<AtomicBool>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Relay {
+    async fn to(server: &str) -> Self {
+        let address = server.trim_start_matches("https://").trim_end_matches('/').to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let relay = Self {
+            port: listener.local_addr().expect("an address").port(),
+            silent: Arc::default(),
+            connections: Arc::default(),
+        };
+        let (silent, connections) = (relay.silent.clone(), relay.connections.clone());
+        tokio::spawn(async move {
+            let mut held = Vec::new();
+            while let Ok((near, _)) = listener.accept().await {
+                connections.fetch_add(1, Ordering::SeqCst);
+                if silent.load(Ordering::SeqCst) {
+                    held.push(near);
+                    continue;
+                }
+                let (near_in, near_out) = near.into_split();
+                let (far_in, far_out) = TcpStream::connect(&address).await.expect("the server").into_split();
+                tokio::spawn(pass_on(near_in, far_out, silent.clone()));
+                tokio::spawn(pass_on(far_in, near_out, silent.clone()));
+            }
+        });
+        relay
+    }
+
+    async fn black_hole() -> Self {
+        let relay = Self::to("").await;
+        relay.silent.store(true, Ordering::SeqCst);
+        relay
+    }
+
+    fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+}
+
+async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, silent: Arc<AtomicBool>) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(read) = from.read(&mut buffer).await {
+        if silent.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        if read == 0 || to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A StageSet of this cluster is Ready in about the time it always takes.
+async fn a_local_one_is_soon_ready(world: &World) {
+    world.publish("local", &[("map.yaml", &configmap("local", "1"))]).await;
+    let local = stageset("local").stage(stage("app", "local")).apply(world).await;
+    let began = Instant::now();
+    local.until_ready_within(USUAL).await;
+    println!("a local one was Ready after {:?}", began.elapsed());
+}
+
+async fn through(world: &World, far: &crate::support::Cluster, relay: &Relay) {
+    let mut config = admin(far);
+    config["clusters"][0]["cluster"]["server"] = relay.url().into();
+    secret(world, "far", "value", &config).await;
+}
+
+/// Rules: decisions 4 silent
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_never_answers_holds_up_nobody_and_is_not_asked_by_each() {
+    let world = World::start("black-hole").await;
+    let far = far().await;
+    let hole = Relay::black_hole().await;
+    through(&world, &far, &hole).await;
+    publish(&world, "app", &["a"]).await;
+    for at in 0..MANY {
+        let spec = remote("app", "far");
+        let mut object = spec.object(&world.namespace);
+        object["metadata"]["name"] = format!("far-{at}").into();
+        world.cluster.apply(&object, &world.namespace).await;
+    }
+    look(Duration::from_secs(20), || async {
+        match hole.connections.load(Ordering::SeqCst) {
+            0 => Err("nobody has connected".to_owned()),
+            _ => Ok(()),
+        }
+    })
+    .await
+    .expect("it is asked");
+    a_local_one_is_soon_ready(&world).await;
+    // One of them has waited for all.
+    for at in 0..MANY {
+        let set = StageSet::named(&world, &format!("far-{at}")).await;
+        let message = until_message(&set, "connect to target cluster").await;
+        assert!(message.contains("Secret") && message.contains("far"), "{message}");
+    }
+    let connections = hole.connections.load(Ordering::SeqCst);
+    assert!(connections <= 4, "{connections} connections for {MANY} StageSets");
+}
+
+/// Rules: decisions 4 silent
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_falls_silent_leaves_slots_to_the_others() {
+    let world = World::start("silent").await;
+    let far = far().await;
+    furnish(&far, &world.namespace).await;
+    let relay = Relay::to(far.server()).await;
+    through(&world, &far, &relay).await;
+    let mut all = Vec::new();
+    for at in 0..MANY {
+        let name = format!("app-{at}");
+        publish(&world, &name, &[&name]).await;
+        all.push(name);
+    }
+    for name in &all {
+        remote(name, "far").apply(&world).await;
+    }
+    for name in &all {
+        StageSet::named(&world, name).await.until_ready().await;
+    }
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    assert_eq!(maps(&far, &world.namespace).await, names(&all));
+    relay.silent.store(true, Ordering::SeqCst);
+    for name in &all {
+        publish(&world, name, &[name, &format!("{name}-more")]).await;
+    }
+    let of_the_first = Match::writes()
+        .resource("stagesets")
+        .subresource("status")
+        .name("app-0");
+    let mark = world.proxy.mark();
+    look(Duration::from_secs(20), || async {
+        match world.proxy.since(mark).matching(&of_the_first).count() {
+            0 => Err("not begun".to_owned()),
+            _ => Ok(()),
+        }
+    })
+    .await
+    .ok();
+    a_local_one_is_soon_ready(&world).await;
+}
+
+/// A kind that nobody refers to, or a namespace that is not to be had, is not waited for.
+///
+/// Rules: run 2.4 unlisted
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_listed_holds_up_nothing_else() {
+    let mut world = World::builder("unlisted").without_controller().start().await;
+    let there = world.another_namespace("b").await;
+    let both = format!("--watch-namespaces={there},{}", world.namespace);
+    world.set_flag("--watch-namespaces", &both);
+    let lists = |resource: &str| Match::any().verb(Verb::List).resource(resource);
+    world.proxy.fail(lists("buckets"), When::Always, 403);
+    world
+        .proxy
+        .fail(lists("stageinventories").namespace(&there), When::Always, 403);
+    world
+        .proxy
+        .fail(lists("externalartifacts").namespace(&there), When::Always, 500);
+    let controller = world.replica("a");
+    world.publish("app", &[("map.yaml", &configmap("map", "1"))]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready_within(Duration::from_secs(30)).await;
+    // What is recorded there is not known, so nothing is done there yet.
+    let source = serde_json::json!({ "name": "app", "namespace": world.namespace });
+    let other = stageset("other").stage(crate::support::stageset::stage_from("app", source));
+    let other = other.apply_in(&world, &there).await;
+    let revision = world.publish("app", &[("map.yaml", &configmap("map", "2"))]).await;
+    shop.until_rolled_out("app", &revision).await;
+    assert!(!world.cluster.exists(&objects::configmaps(), &there, "map").await);
+    world.proxy.heal();
+    other.until_ready().await;
+    drop(controller);
+}
