@@ -18,7 +18,7 @@ pub use applyset::{ParentMetadata, applyset_id, parent_metadata};
 pub use id::{Entry, MalformedEntry, ObjectId};
 pub use names::{MAX_NAME_LENGTH, choose_name, hashed_name, object_labels, plain_name, shard_labels};
 pub use ownership::{
-    Deletion, NamespaceFacts, NamespaceRefusal, OwnerRef, Preconditions, Skip, is_foreign_in_namespace, may_delete,
+    Deletion, Leaving, NamespaceFacts, NamespaceRefusal, OwnerRef, Preconditions, Skip, may_delete,
     may_delete_namespace, owner_of,
 };
 pub use prune::{
@@ -45,6 +45,8 @@ pub fn shrink(recorded: &Entries, rendered: &Entries, gone: &BTreeSet<ObjectId>)
     kept
 }
 
+#[cfg(test)]
+mod ownership_tests;
 #[cfg(test)]
 mod shard_tests;
 #[cfg(test)]

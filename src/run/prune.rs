@@ -2,33 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
-
+use super::context::Context;
+use super::notify::Notice;
 use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::pass::{Pass, jittered};
 use super::record::{self, Record};
+use super::remove::{Removal, Remover};
 use super::status;
-use super::target::{of_record, same_reference};
-use super::verify::target_of;
-use crate::api::Reason;
+use super::target::{of_record, same_reference, set_aside_from};
 use crate::api::names::annotation;
-use crate::cluster::watch::Owner;
-use crate::cluster::{Error, Identity, Preconditions, Target, Tenant, uid};
+use crate::api::{Reason, StageSet, StageSetSpec};
+use crate::cluster::Identity;
 use crate::rules::condition::Situation;
-use crate::rules::inventory::{
-    self, Deletion, DesiredStage, Entries, Entry, NamespaceFacts, ObjectId, OwnerRef, PruneGuard, StagePrune,
-    is_foreign_in_namespace, may_delete, may_delete_namespace, prune_set,
-};
-
-/// What became of a set of objects to be deleted.
-#[derive(Debug, Default)]
-pub struct Removal {
-    /// Gone, on their way, or not ours to delete: they need not be recorded any more.
-    pub settled: BTreeSet<ObjectId>,
-    /// Still there, with a delete under way.
-    pub leaving: Vec<ObjectId>,
-    pub errors: Vec<Error>,
-}
+use crate::rules::inventory::{self, DesiredStage, Entries, ObjectId, PruneGuard, StagePrune, prune_set};
 
 impl Pass<'_> {
     /// Prunes, then records the run as done.
@@ -127,9 +113,13 @@ impl Pass<'_> {
                 return Ok(Some(held));
             }
         }
+        let going = going(&plans, &spec);
         for plan in &plans {
             let record = records.iter().find(|(s, _)| s.name == plan.stage).map(|(_, r)| r);
-            if let Some(held) = self.prune_stage(plan, record.unwrap_or(&Record::default())).await? {
+            if let Some(held) = self
+                .prune_stage(plan, record.unwrap_or(&Record::default()), &going)
+                .await?
+            {
                 return Ok(Some(held));
             }
         }
@@ -204,10 +194,13 @@ impl Pass<'_> {
 
     /// Deletes what left one stage, on the cluster and as the account it was applied with. `Some` when that has to be
     /// confirmed first.
-    async fn prune_stage(&mut self, plan: &StagePrune, record: &Record) -> Result<Option<End>, Failure> {
-        let left_alone = super::target::set_aside_from(&plan.stage)
-            .and_then(|stage| self.set.spec.stages.iter().find(|s| s.name == stage))
-            .is_some_and(|stage| !stage.prunes());
+    async fn prune_stage(
+        &mut self,
+        plan: &StagePrune,
+        record: &Record,
+        going: &BTreeSet<ObjectId>,
+    ) -> Result<Option<End>, Failure> {
+        let left_alone = is_left_alone(&plan.stage, &self.set.spec);
         let delete = if left_alone { &[][..] } else { &plan.delete };
         let mut removal = Removal::default();
         if !delete.is_empty() {
@@ -218,7 +211,14 @@ impl Pass<'_> {
                 return Ok(Some(self.prune_held(other.to_string())));
             }
             let tenant = cluster.tenant(Identity::of(&self.owner.namespace, record.account.as_deref()));
-            removal = remove(&tenant, self.owner, delete).await;
+            let remover = Remover {
+                tenant: &tenant,
+                owner: self.owner,
+                going,
+                wanted: &BTreeSet::new(),
+            };
+            removal = remover.remove(delete).await;
+            tell_kept(self.ctx, &self.set, &plan.stage, &removal.kept);
         } else if left_alone {
             removal.settled = plan.delete.iter().map(|e| e.id.clone()).collect();
         }
@@ -263,120 +263,23 @@ impl Pass<'_> {
     }
 }
 
-/// Deletes recorded objects that are still ours, in reverse apply order. Every one is tried.
-pub async fn remove(tenant: &Tenant, owner: &Owner, entries: &[Entry]) -> Removal {
-    let mut removal = Removal::default();
-    let mut ids: Vec<ObjectId> = entries.iter().map(|e| e.id.clone()).collect();
-    crate::rules::order::sort_for_delete(&mut ids);
-    for id in ids {
-        let Some(entry) = entries.iter().find(|e| e.id == id) else {
-            continue;
-        };
-        match remove_one(tenant, owner, entry).await {
-            Ok(true) => {
-                removal.leaving.push(id.clone());
-                removal.settled.insert(id);
-            }
-            Ok(false) => {
-                removal.settled.insert(id);
-            }
-            Err(error) => removal.errors.push(error),
-        }
-    }
-    removal
+/// Whether a record was set aside from a stage that does not prune.
+fn is_left_alone(record: &str, spec: &StageSetSpec) -> bool {
+    set_aside_from(record)
+        .and_then(|stage| spec.stages.iter().find(|s| s.name == stage))
+        .is_some_and(|stage| !stage.prunes())
 }
 
-/// Whether the object is still there with a delete under way.
-async fn remove_one(tenant: &Tenant, owner: &Owner, entry: &Entry) -> Result<bool, Error> {
-    let target = target_of(&entry.id, &entry.api_version());
-    let Some(live) = live(tenant, &target).await? else {
-        return Ok(false);
-    };
-    match remove_live(tenant, owner, entry, &target, &live).await {
-        // Another object of that name may have come in between, which is then judged on its own. Where it is the same
-        // one, the server had another reason, and the delete is still to be done.
-        Err(e) if e.is_conflict() => match self::live(tenant, &target).await? {
-            None => Ok(false),
-            Some(now) if uid(&now) == uid(&live) => Err(e),
-            Some(now) => remove_live(tenant, owner, entry, &target, &now).await,
-        },
-        other => other,
-    }
+/// Everything that is deleted together.
+fn going(plans: &[StagePrune], spec: &StageSetSpec) -> BTreeSet<ObjectId> {
+    let plans = plans.iter().filter(|plan| !is_left_alone(&plan.stage, spec));
+    plans.flat_map(|p| p.delete.iter().map(|e| e.id.clone())).collect()
 }
 
-async fn live(tenant: &Tenant, target: &Target) -> Result<Option<Value>, Error> {
-    match tenant.get(target).await {
-        Err(Error::UnknownKind { .. } | Error::NoName { .. }) => Ok(None),
-        other => other,
+/// Tells which namespaces stay: they are not recorded any more, so somebody has to look after them.
+pub(super) fn tell_kept(ctx: &Context, set: &StageSet, stage: &str, kept: &[String]) {
+    if !kept.is_empty() {
+        let note = format!("stage \"{stage}\": {}", kept.join("; "));
+        ctx.notifier.send(Notice::about(set, Reason::NamespaceKept, true, note));
     }
-}
-
-async fn remove_live(
-    tenant: &Tenant,
-    owner: &Owner,
-    entry: &Entry,
-    target: &Target,
-    live: &Value,
-) -> Result<bool, Error> {
-    let ours = OwnerRef {
-        name: owner.name.clone(),
-        namespace: owner.namespace.clone(),
-    };
-    match may_delete(live, &ours) {
-        Deletion::Skip(inventory::Skip::Terminating) => Ok(true),
-        Deletion::Skip(skip) => {
-            tracing::info!(object = %target, %skip, "a recorded object is left alone");
-            Ok(false)
-        }
-        Deletion::Delete(only_if) => {
-            if entry.id.kind == "Namespace"
-                && entry.id.group.is_empty()
-                && let Err(refusal) =
-                    may_delete_namespace(&namespace_facts(tenant, owner, &ours, &entry.id.name).await?)
-            {
-                tracing::warn!(object = %target, %refusal, "a namespace is left alone");
-                return Ok(false);
-            }
-            let only_if = Preconditions {
-                uid: only_if.uid,
-                resource_version: None,
-            };
-            tenant.delete(target, &only_if).await
-        }
-    }
-}
-
-/// What a namespace holds, as far as the tenant can see: nobody else's objects go with it (run 19, decisions 6).
-async fn namespace_facts(tenant: &Tenant, owner: &Owner, ours: &OwnerRef, name: &str) -> Result<NamespaceFacts, Error> {
-    let mut facts = NamespaceFacts {
-        name: name.to_owned(),
-        holds_stage_set: tenant.cluster().is_local() && owner.namespace == name,
-        foreign: Vec::new(),
-        unread: Vec::new(),
-    };
-    for (api_version, kind) in tenant.cluster().kinds().namespaced() {
-        if facts.holds_stage_set || !facts.foreign.is_empty() {
-            break;
-        }
-        let target = Target {
-            api_version,
-            kind,
-            namespace: Some(name.to_owned()),
-            name: String::new(),
-        };
-        match tenant.list(&target, None).await {
-            Ok(items) => facts.foreign.extend(items.into_iter().filter_map(|mut item| {
-                item["apiVersion"] = target.api_version.clone().into();
-                item["kind"] = target.kind.clone().into();
-                is_foreign_in_namespace(&item, ours)
-                    .then(|| ObjectId::of(&item))
-                    .flatten()
-            })),
-            // Kinds that can only be created (reviews, bindings) hold nothing.
-            Err(e) if matches!(e.code(), Some(404 | 405)) => {}
-            Err(e) if e.is_forbidden() => facts.unread.push(target.kind),
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(facts)
 }

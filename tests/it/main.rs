@@ -22,6 +22,7 @@ mod gates;
 mod harness;
 mod kustomize;
 mod leader;
+mod namespaces;
 mod notifications;
 mod others;
 mod policies;
