@@ -309,11 +309,20 @@ impl Recorder<'_> {
             "spec": {
                 "stagePosition": self.position,
                 "serviceAccountName": self.account,
-                "target": self.target,
+                "target": self.target.as_ref().map(in_full),
                 "entries": entries,
             },
         })
     }
+}
+
+/// A target with every field, so that a merge takes away what it does not have.
+fn in_full(target: &InventoryTarget) -> Value {
+    let secret = target.secret_ref().map(|s| json!({"name": s.name, "key": s.key}));
+    json!({
+        "clusterID": target.cluster_id,
+        "kubeConfig": target.kube_config.as_ref().map(|_| json!({"secretRef": secret})),
+    })
 }
 
 /// Why a write did not go as planned.

@@ -343,8 +343,7 @@ impl Pass<'_> {
             .filter_map(Entry::of)
             .map(|e| (e.id, e.version))
             .collect();
-        let target = self.target.recorded.as_ref();
-        let aside = super::target::set_aside(self.ctx, self.owner, &stage.name, target).await;
+        let aside = super::target::set_aside(self.ctx, self.owner, &stage.name, &self.target).await;
         aside.map_err(|e| Failure::of_request("record inventory", &e))?;
         let stored = super::record::of_stage(self.ctx, self.owner, &stage.name);
         let before = stored.entries();

@@ -40,5 +40,6 @@ mod triggers;
 mod waiting;
 mod wakes;
 mod watches;
+mod ways;
 mod windows;
 mod workloads;
