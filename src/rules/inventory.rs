@@ -37,6 +37,15 @@ pub fn union(stored: &Entries, rendered: &Entries) -> Entries {
     all
 }
 
+/// What is to be recorded where the record turns out to hold more than was known: `wanted` was decided on by `known`;
+/// what is `stored` beyond that is kept, what was known and is not wanted goes.
+pub fn rebase(stored: &Entries, known: &Entries, wanted: &Entries) -> Entries {
+    let unknown = stored.iter().filter(|(id, _)| !known.contains_key(id));
+    let mut all: Entries = unknown.map(|(id, v)| (id.clone(), v.clone())).collect();
+    all.extend(wanted.iter().map(|(id, v)| (id.clone(), v.clone())));
+    all
+}
+
 /// What stays recorded after a prune: everything rendered, and everything recorded that is not confirmed to be `gone`
 /// (deleted, found absent, left to somebody else, moved to another stage, or forgotten).
 pub fn shrink(recorded: &Entries, rendered: &Entries, gone: &BTreeSet<ObjectId>) -> Entries {

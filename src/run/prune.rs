@@ -172,7 +172,8 @@ impl Pass<'_> {
         for (at, stage) in spec.stages.iter().enumerate() {
             let record = record::of_stage(self.ctx, self.owner, &stage.name);
             if !record.shards.is_empty() && record.target != self.target.recorded {
-                let written = self.recorder(at, stage).write(&record.entries()).await;
+                let entries = record.entries();
+                let written = self.recorder(at, stage).write(&entries, &entries).await;
                 written.map_err(|e| Failure::of_request("prune", &e))?;
             }
         }
@@ -266,7 +267,7 @@ impl Pass<'_> {
         } else if left_alone {
             removal.settled = plan.delete.iter().map(|e| e.id.clone()).collect();
         }
-        self.shrink_record(plan, record, &removal).await?;
+        self.shrink_record(plan, record, &removal, desired).await?;
         match removal.errors.first() {
             None => Ok(None),
             Some(first) => {
@@ -307,7 +308,13 @@ impl Pass<'_> {
     }
 
     /// Takes off a record what the prune is through with.
-    async fn shrink_record(&mut self, plan: &StagePrune, record: &Record, removal: &Removal) -> Result<(), Failure> {
+    async fn shrink_record(
+        &mut self,
+        plan: &StagePrune,
+        record: &Record,
+        removal: &Removal,
+        desired: &[DesiredStage],
+    ) -> Result<(), Failure> {
         let recorded = record.entries();
         let mut kept: Entries = recorded.clone();
         let doubts = &self.memory.doubts;
@@ -326,7 +333,12 @@ impl Pass<'_> {
         if kept.len() < recorded.len() {
             self.announce_shrink(at, kept.len()).await?;
         }
-        let shards = self.recorder(at, &stage).write(&kept).await;
+        let mut recorder = self.recorder(at, &stage);
+        let rendered = desired.iter().find(|d| d.name == plan.stage).map(|d| &d.ids);
+        if kept.keys().any(|id| rendered.is_none_or(|ids| !ids.contains(id))) {
+            recorder = recorder.with_leftovers(record, true);
+        }
+        let shards = recorder.write(&recorded, &kept).await;
         let shards = shards.map_err(|e| Failure::of_request("prune", &e))?;
         let entry = &mut self.status.stages[at];
         entry.entries_count = i64::try_from(kept.len()).ok();

@@ -12,7 +12,7 @@ use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Identity, Preconditions, Target};
 use crate::rules::inventory::{
     Entries, RawEntry, Shard, ShardWrite, StoredStage, choose_name, hashed_name, keys, parent_metadata, plain_name,
-    plan_shards, shard_labels, stored_entries,
+    plan_shards, rebase, shard_labels, stored_entries,
 };
 
 /// Plans at most: each round has learned of one shard or one taken name.
@@ -51,10 +51,11 @@ pub fn all(ctx: &Context, owner: &Owner) -> Vec<(StoredStage, Record)> {
         .into_iter()
         .map(|name| {
             let record = collect(&shards, name);
+            let entries = record.entries();
             let stored = StoredStage {
                 name: name.to_owned(),
                 position: record.position,
-                entries: record.entries(),
+                entries,
             };
             (stored, record)
         })
@@ -93,22 +94,30 @@ pub struct Recorder<'a> {
 impl Recorder<'_> {
     /// The same while what was stored before may still have to be pruned: with the identity and on the cluster it was
     /// applied with.
-    pub fn before_prune(mut self, stored: &Record, rendered: &Entries) -> Self {
-        if !stored.shards.is_empty() && stored.entries().keys().any(|id| !rendered.contains_key(id)) {
+    pub fn before_prune(self, stored: &Record, rendered: &Entries) -> Self {
+        let leftovers = stored.entries().keys().any(|id| !rendered.contains_key(id));
+        self.with_leftovers(stored, leftovers)
+    }
+
+    /// The same where it is known whether there are such objects.
+    pub fn with_leftovers(mut self, stored: &Record, leftovers: bool) -> Self {
+        if leftovers {
             self.account.clone_from(&stored.account);
         }
         self.target = super::target::carried_over(stored, self.target.as_ref());
         self
     }
 
-    /// Makes the shards hold exactly `wanted`; no request where they do already. Returns their number.
+    /// Makes the shards hold `wanted`, which was decided on by what was `known` to be stored; no request where they do
+    /// already. What turns out to be stored beyond that is kept. Returns their number.
     ///
     /// # Errors
     /// The first failed write. What was stored and is wanted is recorded after any number of writes.
-    pub async fn write(&self, wanted: &Entries) -> Result<usize, Error> {
+    pub async fn write(&self, known: &Entries, wanted: &Entries) -> Result<usize, Error> {
         let mut clash = BTreeSet::new();
         for _ in 0..MAX_TRIES {
             let stored = of_stage(self.ctx, self.owner, self.stage);
+            let wanted = &rebase(&stored.entries(), known, wanted);
             let in_use = self.ctx.inventories.known(|ns| ns == self.owner.namespace);
             let name_of = |shard: u32| {
                 choose_name(&self.owner.name, self.stage, shard, |name| {
@@ -117,7 +126,7 @@ impl Recorder<'_> {
             };
             let cap = self.ctx.config.inventory_shard_cap as usize;
             let writes = plan_shards(&stored.shards, wanted, cap, name_of);
-            match self.carry_out(&stored, wanted, &writes).await {
+            match self.carry_out(wanted, &writes).await {
                 Ok(()) => return Ok(of_stage(self.ctx, self.owner, self.stage).shards.len()),
                 Err(Clash::Name(name)) => {
                     clash.insert(name);
@@ -140,53 +149,41 @@ impl Recorder<'_> {
         })
     }
 
-    async fn carry_out(&self, stored: &Record, wanted: &Entries, writes: &[ShardWrite]) -> Result<(), Clash> {
+    async fn carry_out(&self, wanted: &Entries, writes: &[ShardWrite]) -> Result<(), Clash> {
         for write in writes {
             match write {
                 ShardWrite::Put { index, name, entries } => self.put(*index, name, entries, wanted).await?,
                 ShardWrite::Delete { name } => self.delete(name).await?,
             }
         }
-        if (writes.is_empty() && self.header_changed(stored)) || self.has_old_owner() {
-            for shard in &of_stage(self.ctx, self.owner, self.stage).shards {
-                let entries: Vec<RawEntry> = self.raw(shard);
-                self.put(shard.index.unwrap_or_default(), &shard.name, &entries, wanted)
-                    .await?;
+        // Shards whose entries stay as they are get the header of the others.
+        for shard in of_stage(self.ctx, self.owner, self.stage).shards {
+            let found = self.ctx.inventories.of(self.owner);
+            let Some(found) = found.iter().find(|s| s.metadata.name.as_deref() == Some(&shard.name)) else {
+                continue;
+            };
+            if self.has_another_header(found) || self.has_old_owner(found) {
+                let entries: Vec<RawEntry> = raw(found);
+                let index = shard.index.unwrap_or_default();
+                self.put(index, &shard.name, &entries, wanted).await?;
             }
         }
         Ok(())
     }
 
     /// Whether a shard still names a StageSet of this name that is gone: the collector would take it away.
-    fn has_old_owner(&self) -> bool {
-        let shards = self.ctx.inventories.of(self.owner);
-        shards.iter().filter(|s| stage_of(s) == Some(self.stage)).any(|shard| {
-            let owners = shard.metadata.owner_references.iter().flatten();
-            !owners
-                .into_iter()
-                .any(|o| Some(&o.uid) == self.set.metadata.uid.as_ref())
-        })
+    fn has_old_owner(&self, shard: &StageInventory) -> bool {
+        let owners = shard.metadata.owner_references.iter().flatten();
+        !owners
+            .into_iter()
+            .any(|o| Some(&o.uid) == self.set.metadata.uid.as_ref())
     }
 
-    fn header_changed(&self, stored: &Record) -> bool {
-        stored.position != self.position as i64 || stored.account != self.account || stored.target != self.target
-    }
-
-    fn raw(&self, shard: &Shard) -> Vec<RawEntry> {
-        let known = self.ctx.inventories.of(self.owner);
-        let found = known.iter().find(|s| s.metadata.name.as_deref() == Some(&shard.name));
-        found
-            .map(|s| {
-                s.spec
-                    .entries
-                    .iter()
-                    .map(|e| RawEntry {
-                        id: e.id.clone(),
-                        v: e.v.clone(),
-                    })
-                    .collect()
-            })
-            .unwrap_or_default()
+    fn has_another_header(&self, shard: &StageInventory) -> bool {
+        let spec = &shard.spec;
+        i64::from(spec.stage_position.unwrap_or_default()) != self.position as i64
+            || spec.service_account_name != self.account
+            || spec.target != self.target
     }
 
     fn target(&self, name: &str) -> Target {
@@ -200,8 +197,8 @@ impl Recorder<'_> {
 
     async fn put(&self, index: u32, name: &str, entries: &[RawEntry], wanted: &Entries) -> Result<(), Clash> {
         let tenant = self.ctx.cluster.tenant(Identity::Controller);
-        let known = self.ctx.inventories.of(self.owner);
-        let before = known.iter().find(|s| s.metadata.name.as_deref() == Some(name));
+        let shards = self.ctx.inventories.of(self.owner);
+        let before = shards.iter().find(|s| s.metadata.name.as_deref() == Some(name));
         let body = self.body(index, name, entries, wanted);
         let written = match before {
             None => tenant.create(&body, FIELD_MANAGER).await,
@@ -323,6 +320,16 @@ fn in_full(target: &InventoryTarget) -> Value {
         "clusterID": target.cluster_id,
         "kubeConfig": target.kube_config.as_ref().map(|_| json!({"secretRef": secret})),
     })
+}
+
+fn raw(shard: &StageInventory) -> Vec<RawEntry> {
+    let entries = shard.spec.entries.iter();
+    entries
+        .map(|e| RawEntry {
+            id: e.id.clone(),
+            v: e.v.clone(),
+        })
+        .collect()
 }
 
 /// Why a write did not go as planned.

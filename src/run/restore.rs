@@ -75,14 +75,15 @@ impl Pass<'_> {
     async fn restore(&mut self, at: usize, stage: &Stage) -> Result<bool, Failure> {
         let tenant = self.tenant(stage);
         let rendered = self.render(at, stage, &tenant).await?;
-        let mut wanted: Entries = rendered
+        let now: Entries = rendered
             .objects
             .iter()
             .filter_map(Entry::of)
             .map(|e| (e.id, e.version))
             .collect();
-        let stored = record::of_stage(self.ctx, self.owner, &stage.name).entries();
-        wanted = union(&stored, &wanted);
+        let record = record::of_stage(self.ctx, self.owner, &stage.name);
+        let stored = record.entries();
+        let mut wanted = union(&stored, &now);
         let expected = wanted.len();
         let mut kinds: BTreeSet<(String, String)> = rendered
             .objects
@@ -90,7 +91,7 @@ impl Pass<'_> {
             .filter_map(|o| Target::of(o).ok())
             .map(|t| (t.api_version, t.kind))
             .collect();
-        kinds.extend(stored.into_iter().map(|(id, version)| {
+        kinds.extend(record.entries().into_iter().map(|(id, version)| {
             let entry = Entry { id, version };
             (entry.api_version(), entry.id.kind)
         }));
@@ -109,7 +110,8 @@ impl Pass<'_> {
                 Err(()) => complete = false,
             }
         }
-        let shards = self.recorder(at, stage).write(&wanted).await;
+        let recorder = self.recorder(at, stage).before_prune(&record, &now);
+        let shards = recorder.write(&stored, &wanted).await;
         let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
         let entry = &mut self.status.stages[at];
         // What only labels knew is to be pruned; until then the record holds more than the status speaks of.

@@ -351,7 +351,7 @@ impl Pass<'_> {
         let shards = self
             .recorder(at, stage)
             .before_prune(&stored, &now)
-            .write(&wanted)
+            .write(&before, &wanted)
             .await;
         let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
         let entry = &mut self.status.stages[at];

@@ -506,3 +506,45 @@ async fn a_delete_that_meets_a_conflict_is_repeated() {
     assert!(!is_there(&world, "b").await, "nothing stays behind unrecorded");
     assert_eq!(shop.recorded_configmaps("one").await, set(&["a"]));
 }
+
+/// A delete that failed is repeated as the account that applied the object, although another applies the rest by now.
+///
+/// Rules: run 19.2 identity, run B1
+#[tokio::test(flavor = "multi_thread")]
+async fn the_account_of_before_is_kept_until_its_objects_are_gone() {
+    let world = World::builder("account-before")
+        .flag("--inventory-shard-cap=2")
+        .start()
+        .await;
+    let ns = &world.namespace;
+    let other = format!(
+        "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{ name: other }}\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: Role\n\
+         metadata: {{ name: other }}\nrules: [{{ apiGroups: [\"\"], resources: [configmaps], verbs: [get, list, watch, create, patch] }}]\n\
+         ---\napiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{ name: other }}\nroleRef: {{ apiGroup: \
+         rbac.authorization.k8s.io, kind: Role, name: other }}\nsubjects: [{{ kind: ServiceAccount, name: other, namespace: {ns} }}]\n"
+    );
+    world.cluster.apply_yaml(&other, ns).await;
+    publish(&world, "app", &["a", "b", "c", "d", "e"]).await;
+    let mut shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    shop.suspend(true).await;
+    shop.until_reason("Suspended").await;
+    let delete = Match::writes().verb(Verb::Delete).resource("configmaps").name("d");
+    world.proxy.fail(delete.clone(), When::First(2), 500);
+    publish(&world, "app", &["a", "c"]).await;
+    shop.patch_spec(json!({ "suspend": false, "serviceAccountName": "other" }))
+        .await;
+    shop.until_ready().await;
+    assert_eq!(world.applied(&objects::configmaps(), "shop").await, ["a", "c"]);
+    let tenant = format!("system:serviceaccount:{ns}:tenant");
+    let deletes = world.proxy.all().matching(&delete);
+    assert!(deletes.count() >= 3, "\n{}", deletes.lines());
+    assert!(
+        deletes.records().iter().all(|r| r.call.user == tenant),
+        "\n{}",
+        deletes.lines()
+    );
+    for shard in world.cluster.list(&objects::inventories(), ns, "").await {
+        assert_eq!(shard["spec"]["serviceAccountName"], "other", "{shard}");
+    }
+}

@@ -262,3 +262,46 @@ async fn a_write_that_is_carried_out_late_leaves_no_orphan() {
         .await;
     assert!(!exists);
 }
+
+/// What was recorded behind the controller's back, by another leader or from a backup, is kept when it writes: it finds
+/// out by the conflict.
+///
+/// Rules: run B1
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_that_the_controller_had_not_seen_are_not_dropped() {
+    let world = World::start("unseen").await;
+    publish(&world, &["a"]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    stray(&world, "stray").await;
+    let blind = |verb| Match::any().verb(verb).resource("stageinventories");
+    world.proxy.fail(blind(Verb::Watch), When::Always, 500);
+    world.proxy.fail(blind(Verb::List), When::Always, 500);
+    let mark = world.proxy.mark();
+    world.proxy.drop_connections();
+    look(Duration::from_secs(20), || async {
+        let tried = world.proxy.since(mark);
+        match tried.matching(&blind(Verb::Watch)).count() + tried.matching(&blind(Verb::List)).count() {
+            0 => Err(tried.lines()),
+            _ => Ok(()),
+        }
+    })
+    .await
+    .expect("the inventories are not watched any more");
+    let (kind, ns) = (objects::inventories(), &world.namespace);
+    let shard = world.cluster.must_get(&kind, ns, "shop-app-0").await;
+    let mut entries = shard["spec"]["entries"].clone();
+    let unseen = json!({ "id": format!("{ns}_stray__ConfigMap"), "v": "v1" });
+    entries.as_array_mut().expect("entries").push(unseen);
+    let patch = json!({ "spec": { "entries": entries } });
+    world.cluster.patch(&kind, ns, "shop-app-0", patch).await;
+
+    let revision = publish(&world, &["a", "b"]).await;
+    shop.until_rolled_out("app", &revision).await;
+    world
+        .cluster
+        .until_gone(&objects::configmaps(), &world.namespace, "stray")
+        .await;
+    world.proxy.heal();
+    until_recorded(&shop, &["a", "b"]).await;
+}

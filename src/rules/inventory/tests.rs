@@ -441,6 +441,19 @@ fn a_mass_prune_is_held(
     assert_eq!(result.is_err(), held, "{result:?}");
 }
 
+/// Rules: run B1
+#[test]
+fn what_others_recorded_meanwhile_is_kept() {
+    let known = entries(&["a_kept__S", "a_pruned__S"]);
+    let wanted = entries(&["a_kept__S", "a_new__S"]);
+    let stored = entries(&["a_kept__S", "a_pruned__S", "a_unknown__S"]);
+    assert_eq!(
+        rebase(&stored, &known, &wanted),
+        entries(&["a_kept__S", "a_new__S", "a_unknown__S"])
+    );
+    assert_eq!(rebase(&known, &known, &wanted), wanted);
+}
+
 #[test]
 fn the_guard_can_be_switched_off_and_names_what_to_do() {
     let off = PruneGuard { share: 1.0, min: 20 };
