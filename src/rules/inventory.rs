@@ -22,7 +22,8 @@ pub use ownership::{
     may_delete_namespace, owner_of,
 };
 pub use prune::{
-    DesiredStage, DuplicateClaim, PruneGuard, PruneHold, StagePrune, StoredStage, find_duplicate_claims, prune_set,
+    DesiredStage, DuplicateClaim, PruneGuard, PruneHold, StagePrune, StoredStage, find_duplicate_claims, mark_settled,
+    prune_set, settled,
 };
 pub use shards::{RawEntry, Shard, ShardWrite, plan_shards, read_entries, stored_entries};
 

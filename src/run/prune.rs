@@ -39,6 +39,7 @@ impl Pass<'_> {
         self.status.last_applied_revisions = self.artifacts.iter().map(|a| (a.key(), a.revision.clone())).collect();
         let newer = self.status.last_attempted_revisions != self.status.last_applied_revisions;
         self.status.run = None;
+        self.memory.added.clear();
         self.count_records();
         for entry in &mut self.status.stages {
             entry.message = None;
@@ -123,9 +124,11 @@ impl Pass<'_> {
     /// What leaves each record. What another cluster has of the same name is not what is wanted here; the same cluster by
     /// another way is no other cluster.
     async fn plan(&self, desired: &[DesiredStage]) -> Result<Vec<Planned>, Failure> {
+        let release = record::release_of(&self.set, &self.status);
         let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
         let mut records = BTreeMap::new();
-        for (stored, record) in record::all(self.ctx, self.owner) {
+        for (mut stored, record) in record::all_since(self.ctx, self.owner, &release) {
+            stored.added.clone_from(&self.memory.added);
             let is_here = is_here(self.ctx, &self.target, record.target.as_ref()).await;
             let is_here = is_here.map_err(|e| Failure::of_request("prune", &e))?;
             records.insert(stored.name.clone(), record);
@@ -337,6 +340,8 @@ impl Pass<'_> {
         let rendered = desired.iter().find(|d| d.name == plan.stage).map(|d| &d.ids);
         if kept.keys().any(|id| rendered.is_none_or(|ids| !ids.contains(id))) {
             recorder = recorder.with_leftovers(record, true);
+        } else {
+            recorder.settles = true;
         }
         let shards = recorder.write(&recorded, &kept).await;
         let shards = shards.map_err(|e| Failure::of_request("prune", &e))?;

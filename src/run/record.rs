@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::context::Context;
 use crate::api::names::{API_VERSION, FIELD_MANAGER};
-use crate::api::{InventoryTarget, StageInventory, StageSet};
+use crate::api::{InventoryTarget, StageInventory, StageSet, StageSetStatus};
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Identity, Preconditions, Target};
 use crate::rules::inventory::{
-    Entries, RawEntry, Shard, ShardWrite, StoredStage, choose_name, hashed_name, keys, parent_metadata, plain_name,
-    plan_shards, rebase, shard_labels, stored_entries,
+    Entries, Entry, RawEntry, Shard, ShardWrite, StoredStage, choose_name, hashed_name, keys, mark_settled,
+    parent_metadata, plain_name, plan_shards, rebase, settled, shard_labels, stored_entries,
 };
 
 /// Plans at most: each round has learned of one shard or one taken name.
@@ -41,6 +42,34 @@ pub fn of_stage(ctx: &Context, owner: &Owner, stage: &str) -> Record {
     collect(&ctx.inventories.of(owner), stage)
 }
 
+/// The mark of the release that is or was in place last: it changes when a run gets through with another one.
+pub fn release_of(set: &StageSet, status: &StageSetStatus) -> String {
+    let mut hasher = Sha256::new();
+    let uid = set.metadata.uid.as_deref().unwrap_or_default();
+    let revisions = status.last_applied_revisions.iter();
+    for part in std::iter::once(uid).chain(revisions.flat_map(|(source, revision)| [source.as_str(), revision])) {
+        hasher.update(part.len().to_be_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().iter().take(4).map(|b| format!("{b:02x}")).collect()
+}
+
+/// The records of every stage, also of those that left the spec, with what was in place with a release.
+pub fn all_since(ctx: &Context, owner: &Owner, release: &str) -> Vec<(StoredStage, Record)> {
+    let shards = ctx.inventories.of(owner);
+    let mut records = all(ctx, owner);
+    for (stored, _) in &mut records {
+        let own = shards.iter().filter(|s| stage_of(s) == Some(&stored.name));
+        stored.settled = own.map(|s| settled(mark_on(s), release, s.spec.entries.len())).sum();
+    }
+    records
+}
+
+fn mark_on(shard: &StageInventory) -> Option<&str> {
+    let annotations = shard.metadata.annotations.as_ref()?;
+    annotations.get(keys::SETTLED).map(String::as_str)
+}
+
 /// The records of every stage, also of those that left the spec.
 pub fn all(ctx: &Context, owner: &Owner) -> Vec<(StoredStage, Record)> {
     let shards = ctx.inventories.of(owner);
@@ -55,6 +84,8 @@ pub fn all(ctx: &Context, owner: &Owner) -> Vec<(StoredStage, Record)> {
             let stored = StoredStage {
                 name: name.to_owned(),
                 position: record.position,
+                settled: entries.len(),
+                added: BTreeSet::new(),
                 entries,
             };
             (stored, record)
@@ -89,6 +120,10 @@ pub struct Recorder<'a> {
     pub position: usize,
     pub account: Option<String>,
     pub target: Option<InventoryTarget>,
+    /// Mark of the release that was in place last.
+    pub release: String,
+    /// Nothing but what is in place is recorded now.
+    pub settles: bool,
 }
 
 impl Recorder<'_> {
@@ -126,7 +161,7 @@ impl Recorder<'_> {
             };
             let cap = self.ctx.config.inventory_shard_cap as usize;
             let writes = plan_shards(&stored.shards, wanted, cap, name_of);
-            match self.carry_out(wanted, &writes).await {
+            match self.carry_out(known, wanted, &writes).await {
                 Ok(()) => return Ok(of_stage(self.ctx, self.owner, self.stage).shards.len()),
                 Err(Clash::Name(name)) => {
                     clash.insert(name);
@@ -149,10 +184,10 @@ impl Recorder<'_> {
         })
     }
 
-    async fn carry_out(&self, wanted: &Entries, writes: &[ShardWrite]) -> Result<(), Clash> {
+    async fn carry_out(&self, known: &Entries, wanted: &Entries, writes: &[ShardWrite]) -> Result<(), Clash> {
         for write in writes {
             match write {
-                ShardWrite::Put { index, name, entries } => self.put(*index, name, entries, wanted).await?,
+                ShardWrite::Put { index, name, entries } => self.put(*index, name, entries, (known, wanted)).await?,
                 ShardWrite::Delete { name } => self.delete(name).await?,
             }
         }
@@ -165,7 +200,7 @@ impl Recorder<'_> {
             if self.has_another_header(found) || self.has_old_owner(found) {
                 let entries: Vec<RawEntry> = raw(found);
                 let index = shard.index.unwrap_or_default();
-                self.put(index, &shard.name, &entries, wanted).await?;
+                self.put(index, &shard.name, &entries, (known, wanted)).await?;
             }
         }
         Ok(())
@@ -186,6 +221,19 @@ impl Recorder<'_> {
             || spec.target != self.target
     }
 
+    /// The mark that a shard gets: how many of its entries were in place with the last release.
+    fn mark(&self, before: Option<&StageInventory>, entries: &[RawEntry], known: &Entries) -> String {
+        let count = match before {
+            _ if self.settles => entries.len(),
+            Some(shard) => settled(mark_on(shard), &self.release, shard.spec.entries.len()),
+            None => {
+                let recorded = |e: &&RawEntry| Entry::parse(&e.id, &e.v).is_ok_and(|e| known.contains_key(&e.id));
+                entries.iter().filter(recorded).count()
+            }
+        };
+        mark_settled(&self.release, count)
+    }
+
     fn target(&self, name: &str) -> Target {
         Target {
             api_version: API_VERSION.into(),
@@ -195,11 +243,19 @@ impl Recorder<'_> {
         }
     }
 
-    async fn put(&self, index: u32, name: &str, entries: &[RawEntry], wanted: &Entries) -> Result<(), Clash> {
+    async fn put(
+        &self,
+        index: u32,
+        name: &str,
+        entries: &[RawEntry],
+        (known, wanted): (&Entries, &Entries),
+    ) -> Result<(), Clash> {
         let tenant = self.ctx.cluster.tenant(Identity::Controller);
         let shards = self.ctx.inventories.of(self.owner);
         let before = shards.iter().find(|s| s.metadata.name.as_deref() == Some(name));
-        let body = self.body(index, name, entries, wanted);
+        let mut body = self.body(index, name, entries, wanted);
+        let mark = self.mark(before.map(AsRef::as_ref), entries, known);
+        body["metadata"]["annotations"][keys::SETTLED] = Value::String(mark);
         let written = match before {
             None => tenant.create(&body, FIELD_MANAGER).await,
             Some(before) => {

@@ -357,7 +357,9 @@ impl Pass<'_> {
         let entry = &mut self.status.stages[at];
         entry.entries_count = i64::try_from(wanted.len()).ok();
         entry.shards = i32::try_from(shards).ok();
-        Ok(now.into_keys().filter(|id| !before.contains_key(id)).collect())
+        let new: BTreeSet<ObjectId> = now.into_keys().filter(|id| !before.contains_key(id)).collect();
+        self.memory.added.extend(new.iter().cloned());
+        Ok(new)
     }
 
     /// An apply of this stage's objects, under its policy.
@@ -391,6 +393,8 @@ impl Pass<'_> {
                 .or(crate::api::common::non_empty(&self.set.spec.service_account_name))
                 .map(str::to_owned),
             target: self.target.recorded.clone(),
+            release: super::record::release_of(&self.set, &self.status),
+            settles: false,
         }
     }
 

@@ -507,6 +507,59 @@ async fn a_delete_that_meets_a_conflict_is_repeated() {
     assert_eq!(shop.recorded_configmaps("one").await, set(&["a"]));
 }
 
+/// A wrong prefix records twice as many objects: what there was before counts, also after a restart.
+///
+/// Rules: decisions 6 mass
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_a_run_has_added_do_not_dilute_the_guard() {
+    let mut world = World::start("dilute").await;
+    let names = |prefix: &str| -> Vec<String> { (0..24).map(|n| format!("{prefix}{n}")).collect() };
+    let publish_all = async |world: &World, names: &[String]| {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        publish(world, "app", &names).await
+    };
+    publish_all(&world, &names("m")).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    let held = async |world: &World, shop: &StageSet<'_>, revision: &str| {
+        let held = |s: &Value| {
+            condition_of(s, "Ready")
+                .is_some_and(|c| c["reason"] == "PruneHeld" && c["message"].to_string().contains(revision))
+        };
+        shop.until("held", held).await;
+        assert!(
+            shop.message().await.contains("24 of its 24"),
+            "{}",
+            shop.message().await
+        );
+        assert!(is_there(world, "m0").await);
+    };
+    let wrong = publish_all(&world, &names("wrong-m")).await;
+    held(&world, &shop, &wrong).await;
+    // What was added by mistake goes without a question.
+    let right = publish_all(&world, &[names("m"), vec!["one-more".to_owned()]].concat()).await;
+    shop.until_rolled_out("app", &right).await;
+    let right = publish_all(&world, &names("m")).await;
+    shop.until_rolled_out("app", &right).await;
+    assert_eq!(world.applied(&objects::configmaps(), "shop").await.len(), 24);
+
+    // The next revision has the mistake too, and then a restart comes.
+    publish_all(&world, &names("wrong-m")).await;
+    shop.until_reason("PruneHeld").await;
+    let also = publish_all(&world, &[names("wrong-m"), vec!["one-more".to_owned()]].concat()).await;
+    held(&world, &shop, &also).await;
+    drop(shop);
+    world.controller().kill();
+    world.controller().start_again();
+    world.controller().until_ready().await;
+    let shop = StageSet::named(&world, "shop").await;
+    shop.reconcile().await;
+    held(&world, &shop, &also).await;
+    shop.annotate("stages.metio.wtf/confirm-prune", Some(&also)).await;
+    shop.until_rolled_out("app", &also).await;
+    assert_eq!(world.applied(&objects::configmaps(), "shop").await.len(), 25);
+}
+
 /// A delete that failed is repeated as the account that applied the object, although another applies the rest by now.
 ///
 /// Rules: run 19.2 identity, run B1

@@ -259,6 +259,8 @@ fn stored(name: &str, position: i64, list: &[&str]) -> StoredStage {
         name: name.into(),
         position,
         entries: entries(list),
+        settled: list.len(),
+        added: BTreeSet::new(),
     }
 }
 
@@ -380,7 +382,7 @@ proptest! {
     fn prune_accounts_for_every_recorded_object(records in prop::collection::vec(some_entries(), 1..4), renders in prop::collection::vec(some_entries(), 0..4)) {
         let names = ["a", "b", "c", "d"];
         let stored: Vec<StoredStage> = records.iter().zip(names).enumerate()
-            .map(|(position, (entries, name))| StoredStage { name: name.into(), position: position as i64, entries: entries.clone() })
+            .map(|(position, (entries, name))| StoredStage { name: name.into(), position: position as i64, entries: entries.clone(), settled: entries.len(), added: BTreeSet::new() })
             .collect();
         let mut claimed = BTreeSet::new();
         let desired: Vec<DesiredStage> = renders.iter().zip(names)
@@ -414,6 +416,7 @@ fn plan(deleting: usize, recorded: usize, removed: bool) -> StagePrune {
         stage: "app".into(),
         removed,
         recorded,
+        lost: deleting,
         delete: (0..deleting).map(entry).collect(),
         moved: Vec::new(),
         forgotten: Vec::new(),
@@ -439,6 +442,49 @@ fn a_mass_prune_is_held(
     let guard = PruneGuard::default();
     let result = guard.check(&plan(deleting, recorded, removed), "main@sha1:2", confirmed);
     assert_eq!(result.is_err(), held, "{result:?}");
+}
+
+/// A render that renames everything records twice as much; what it lost is measured by what there was.
+///
+/// Rules: decisions 6 mass
+#[test]
+fn what_runs_have_added_does_not_count() {
+    let many = |prefix: &str| -> BTreeSet<ObjectId> { (0..40).map(|n| id(&format!("a_{prefix}{n}__S"))).collect() };
+    let (old, new) = (many("x"), many("wrong-x"));
+    let held = |added: &BTreeSet<ObjectId>, settled: usize, wanted: &BTreeSet<ObjectId>| {
+        let record = StoredStage {
+            name: "app".into(),
+            position: 0,
+            entries: old.iter().chain(&new).map(|id| (id.clone(), "v1".to_owned())).collect(),
+            settled,
+            added: added.clone(),
+        };
+        let wanted = DesiredStage {
+            name: "app".into(),
+            prune: true,
+            ids: wanted.clone(),
+        };
+        let plans = prune_set(&[record], &[wanted]).unwrap();
+        PruneGuard::default()
+            .check(&plans[0], "r", None)
+            .err()
+            .map(|held| (held.lost, held.recorded))
+    };
+    let nothing = BTreeSet::new();
+    assert_eq!(held(&new, 40, &new), Some((40, 40)));
+    assert_eq!(held(&nothing, 40, &new), Some((40, 40)), "after a restart too");
+    assert_eq!(held(&new, 40, &old), None, "what was added by mistake goes again");
+    assert_eq!(held(&nothing, 0, &new), None, "nothing was in place yet");
+}
+
+#[test]
+fn a_mark_counts_for_its_release_alone() {
+    let mark = mark_settled("r1", 7);
+    assert_eq!(settled(Some(&mark), "r1", 9), 7);
+    assert_eq!(settled(Some(&mark), "r1", 5), 5);
+    assert_eq!(settled(Some(&mark), "r2", 9), 9);
+    assert_eq!(settled(None, "r1", 9), 9);
+    assert_eq!(settled(Some("r1 many"), "r1", 9), 9);
 }
 
 /// Rules: run B1
