@@ -172,12 +172,15 @@ async fn tear_down(
         going,
         wanted: &BTreeSet::new(),
     };
-    let removal = remover.remove(&left).await;
+    let mut removal = remover.remove(&left).await;
     tell_kept(ctx, set, &stored.name, &removal.kept);
-    let leaving: Vec<String> = removal.leaving.iter().take(NAMED).map(ToString::to_string).collect();
-    memory
-        .gone
-        .extend(removal.settled.into_iter().filter(|id| !removal.leaving.contains(id)));
+    // What is gone may be made again by a write that is still to be carried out.
+    let doubtful = left.iter().map(|e| &e.id).filter(|id| memory.doubts.is_open(id));
+    removal.leaving.extend(doubtful.cloned());
+    let leaving: BTreeSet<ObjectId> = removal.leaving.into_iter().collect();
+    let settled = removal.settled.into_iter().filter(|id| !leaving.contains(id));
+    memory.gone.extend(settled);
+    let leaving: Vec<String> = leaving.iter().take(NAMED).map(ToString::to_string).collect();
     match removal.errors.into_iter().next() {
         Some(error) => Torn::Failed(error),
         None if leaving.is_empty() => Torn::Gone,

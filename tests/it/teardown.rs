@@ -257,6 +257,48 @@ async fn objects_of_a_version_that_is_gone_are_found_under_another() {
     super::triggers::remove_own_kind(&world, &kind).await;
 }
 
+/// A write that got no answer is carried out after the teardown has seen its object gone: it is waited for.
+///
+/// Rules: run B1
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_may_still_be_carried_out_holds_the_teardown() {
+    let world = World::start("late-teardown").await;
+    let late = |verb| Match::writes().verb(verb).resource("configmaps").name("late");
+    let longer_than_we_wait = Duration::from_secs(45);
+    world
+        .proxy
+        .delay_some(late(Verb::Patch), When::Nth(1), longer_than_we_wait);
+    world.publish("app", &[("map.yaml", &configmap("late", "1"))]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready_within(Duration::from_secs(90)).await;
+    let patches = || world.proxy.all().matching(&late(Verb::Patch));
+    assert!(
+        patches().records().iter().any(|r| r.finished.is_none()),
+        "the first write is still to be carried out:\n{}",
+        patches().lines()
+    );
+    shop.delete().await;
+    look(Duration::from_secs(150), || async {
+        let exists = world
+            .cluster
+            .exists(&objects::stagesets(), &world.namespace, "shop")
+            .await;
+        if exists { Err("it exists".to_owned()) } else { Ok(()) }
+    })
+    .await
+    .expect("it goes in the end");
+    assert!(
+        patches().records().iter().all(|r| r.finished.is_some()),
+        "\n{}",
+        patches().lines()
+    );
+    let exists = world
+        .cluster
+        .exists(&objects::configmaps(), &world.namespace, "late")
+        .await;
+    assert!(!exists, "nothing stays behind");
+}
+
 /// Rules: run 4.2 retry
 #[tokio::test(flavor = "multi_thread")]
 async fn a_teardown_that_fails_is_repeated_and_says_so() {
