@@ -346,7 +346,10 @@ impl Pass<'_> {
         let aside = super::target::set_aside(self.ctx, self.owner, &stage.name, &self.target).await;
         aside.map_err(|e| Failure::of_request("record inventory", &e))?;
         let stored = super::record::of_stage(self.ctx, self.owner, &stage.name);
-        let before = stored.entries();
+        let before = union(
+            &stored.entries(),
+            &self.find_earlier(at, stage, rendered, &stored).await,
+        );
         let wanted = union(&before, &now);
         let shards = self
             .recorder(at, stage)

@@ -305,3 +305,56 @@ async fn entries_that_the_controller_had_not_seen_are_not_dropped() {
     world.proxy.heal();
     until_recorded(&shop, &["a", "b"]).await;
 }
+
+/// A StageSet from a backup that has neither its status nor its inventory finds what it had by the labels; a new one is
+/// told nothing.
+///
+/// Rules: run B36, run 26.4
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stageset_without_status_and_inventory_finds_its_objects() {
+    let world = World::start("from-backup").await;
+    publish(&world, &["a"]).await;
+    for name in ["a", "stray"] {
+        stray(&world, name).await;
+    }
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    let event = shop.until_event("InventoryReconstructed").await;
+    assert!(event["note"].to_string().contains("pruning waits"), "{event}");
+    world
+        .cluster
+        .until_gone(&objects::configmaps(), &world.namespace, "stray")
+        .await;
+    shop.until_ready().await;
+    until_recorded(&shop, &["a"]).await;
+
+    world.publish("fresh", &[("new.yaml", &configmap("new", "1"))]).await;
+    let fresh = stageset("fresh").stage(stage("app", "fresh")).apply(&world).await;
+    fresh.until_ready().await;
+    assert_eq!(fresh.event_count("InventoryReconstructed").await, 0);
+}
+
+/// Rules: run 26.3
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_that_cannot_be_listed_while_a_record_is_rebuilt_is_told() {
+    let world = World::start("unlisted").await;
+    let (map, service) = (configmap("a", "1"), objects::service("web", 80));
+    world.publish("app", &[("a.yaml", &map), ("web.yaml", &service)]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    stray(&world, "stray").await;
+    let list = Match::any().verb(Verb::List).resource("services");
+    world.proxy.fail(list, When::Always, 403);
+    world
+        .cluster
+        .delete(&objects::inventories(), &world.namespace, "shop-app-0")
+        .await;
+    let event = shop.until_event("InventoryReconstructed").await;
+    let note = event["note"].as_str().unwrap_or_default();
+    assert!(note.contains("app (incomplete: Service cannot be listed)"), "{note}");
+    // What could be listed is found all the same.
+    world
+        .cluster
+        .until_gone(&objects::configmaps(), &world.namespace, "stray")
+        .await;
+    world.proxy.heal();
+}
