@@ -205,6 +205,8 @@ reasons! {
     BaselineInvalid: Place::Event, WARNING;
     /// A lost inventory was rebuilt from labels.
     InventoryReconstructed: Place::Event, WARNING;
+    /// A namespace that was to be deleted stays, for it holds something that is to stay.
+    NamespaceKept: Place::Event, WARNING;
     /// The finalizer was dropped although the teardown failed.
     TeardownForced: Place::Event, WARNING;
     /// Image verification was bypassed by annotation.

@@ -44,6 +44,9 @@ pub enum Error {
         "kind {kind} of {api_version} is not served by the cluster: install its CustomResourceDefinition, or correct apiVersion and kind"
     )]
     UnknownKind { api_version: String, kind: String },
+    /// What the cluster serves is not known in full, so nothing may be concluded from what is missing.
+    #[error("{what}: the answer is not complete: {why}")]
+    Undiscovered { what: String, why: String },
     /// An object that cannot be addressed.
     #[error("object {object} has no {field}")]
     Incomplete { object: String, field: &'static str },
@@ -152,7 +155,11 @@ impl Error {
     /// Trying the same request again soon may succeed without anybody changing anything.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Timeout { .. } | Self::Transport { .. } | Self::Decode { .. } | Self::Busy { .. } => true,
+            Self::Timeout { .. }
+            | Self::Transport { .. }
+            | Self::Decode { .. }
+            | Self::Busy { .. }
+            | Self::Undiscovered { .. } => true,
             Self::Api { status, .. } => {
                 matches!(status.code, 0 | 408 | 429)
                     || (status.code >= 500 && !self.misfits_schema())

@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
-use kube::discovery::{Discovery, Scope};
+use kube::core::discovery::v2::{APIGroupDiscovery, APIResourceDiscovery};
 use tokio::sync::Mutex;
 
 use super::{Error, Target};
 
 /// A miss asks the server again at most this often.
 const REFRESH_EVERY: Duration = Duration::from_secs(2);
+const DISCOVERY: &str = "discover the kinds the cluster serves";
+/// Groups whose objects are measurements: they are made up when they are asked for.
+const HOLDS_NOTHING: [&str; 3] = ["metrics.k8s.io", "custom.metrics.k8s.io", "external.metrics.k8s.io"];
 
 /// How a kind is addressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,11 +25,17 @@ pub struct Served {
     pub has_status: bool,
     /// Defined by a CustomResourceDefinition or served by an aggregated API, not by Kubernetes itself.
     pub custom: bool,
+    /// Its objects can be listed: kinds that can only be created (reviews, bindings) hold none.
+    pub listable: bool,
 }
 
 #[derive(Default)]
 struct Table {
+    /// By group and kind; the versions in the server's order of preference.
     kinds: HashMap<(String, String), Vec<Served>>,
+    /// Group and version of aggregated APIs whose servers did not answer: what they serve may be missing above.
+    silent: Vec<(String, String)>,
+    /// When the discovery began.
     read_at: Option<Instant>,
 }
 
@@ -48,28 +57,55 @@ impl Kinds {
         if let Some(found) = self.lookup(group, version, kind) {
             return Ok(found);
         }
-        self.refresh(client).await?;
+        let recently = Instant::now().checked_sub(REFRESH_EVERY);
+        self.refresh(client, recently).await?;
         self.lookup(group, version, kind).ok_or_else(|| Error::UnknownKind {
             api_version: api_version.to_owned(),
             kind: kind.to_owned(),
         })
     }
 
-    /// Every namespaced kind known, at its preferred version: API version and kind.
-    pub fn namespaced(&self) -> Vec<(String, String)> {
+    /// Every namespaced kind whose objects can be listed, at its preferred version: API version and kind. The server is
+    /// asked for it every time: a kind that came since the last look counts.
+    ///
+    /// # Errors
+    /// The failed discovery, also one that tells of nothing or lacks the answer of an aggregated API.
+    pub async fn namespaced(&self, client: &kube::Client) -> Result<Vec<(String, String)>, Error> {
+        let _only_one = self.refreshing.lock().await;
+        let table = discover(client).await?;
+        let listed = table.namespaced();
+        self.store(table);
+        listed
+    }
+
+    /// A version under which a kind is served, whatever version is asked for elsewhere; `None` where a discovery that
+    /// began after `since` knows none.
+    ///
+    /// # Errors
+    /// The failed discovery, also one that lacks the answer of the API that would serve the kind.
+    pub async fn any_version(
+        &self,
+        client: &kube::Client,
+        group: &str,
+        kind: &str,
+        since: Instant,
+    ) -> Result<Option<String>, Error> {
+        if let Some(version) = self.first_version(group, kind)? {
+            return Ok(Some(version));
+        }
+        self.refresh(client, Some(since)).await?;
+        self.first_version(group, kind)
+    }
+
+    fn first_version(&self, group: &str, kind: &str) -> Result<Option<String>, Error> {
         let Ok(table) = self.table.read() else {
-            return Vec::new();
+            return Ok(None);
         };
-        let first = table.kinds.iter().filter_map(|((group, kind), versions)| {
-            let served = versions.first().filter(|s| s.namespaced)?;
-            let api_version = if group.is_empty() {
-                served.version.clone()
-            } else {
-                format!("{group}/{}", served.version)
-            };
-            Some((api_version, kind.clone()))
-        });
-        first.collect()
+        let versions = table.kinds.get(&(group.to_owned(), kind.to_owned()));
+        match versions.and_then(|v| v.first()) {
+            Some(served) => Ok(Some(served.version.clone())),
+            None => table.answered(|silent| silent == group).map(|()| None),
+        }
     }
 
     /// Forgets what was learned, so that the next look-up asks the server.
@@ -96,47 +132,121 @@ impl Kinds {
         versions.iter().find(|s| s.version == version).cloned()
     }
 
-    async fn refresh(&self, client: &kube::Client) -> Result<(), Error> {
+    /// Asks the server, unless that was begun after `since` already.
+    async fn refresh(&self, client: &kube::Client, since: Option<Instant>) -> Result<(), Error> {
         let _only_one = self.refreshing.lock().await;
-        let fresh = self
-            .table
-            .read()
-            .ok()
-            .and_then(|t| t.read_at)
-            .is_some_and(|at| at.elapsed() < REFRESH_EVERY);
-        if fresh {
+        let read_at = self.table.read().ok().and_then(|t| t.read_at);
+        if read_at.is_some_and(|at| since.is_none_or(|since| at > since)) {
             return Ok(());
         }
-        let what = || "discover the kinds the cluster serves".to_owned();
-        let discovery = super::bounded(what(), Discovery::new(client.clone()).run_aggregated())
-            .await?
-            .map_err(|e| Error::from_kube(what(), e))?;
-        let mut kinds: HashMap<(String, String), Vec<Served>> = HashMap::new();
-        for group in discovery.groups() {
-            for version in group.versions() {
-                for (resource, capabilities) in group.versioned_resources(version) {
-                    kinds
-                        .entry((resource.group.clone(), resource.kind.clone()))
-                        .or_default()
-                        .push(Served {
-                            version: resource.version.clone(),
-                            plural: resource.plural.clone(),
-                            namespaced: capabilities.scope == Scope::Namespaced,
-                            has_status: capabilities.subresources.iter().any(|(sub, _)| sub.plural == "status"),
-                            custom: is_custom(&resource.group),
-                        });
-                }
+        self.store(discover(client).await?);
+        Ok(())
+    }
+
+    fn store(&self, table: Table) {
+        if let Ok(mut stored) = self.table.write() {
+            *stored = table;
+        }
+    }
+}
+
+/// Asks the server what it serves.
+async fn discover(client: &kube::Client) -> Result<Table, Error> {
+    let mut table = Table {
+        read_at: Some(Instant::now()),
+        ..Table::default()
+    };
+    let both = async {
+        let groups = client.list_api_groups_aggregated().await?;
+        let core = client.list_core_api_versions_aggregated().await?;
+        Ok((groups, core))
+    };
+    let (groups, core) = super::bounded(DISCOVERY.to_owned(), both)
+        .await?
+        .map_err(|e| Error::from_kube(DISCOVERY.to_owned(), e))?;
+    for group in groups.items.into_iter().chain(core.items) {
+        table.take(group);
+    }
+    Ok(table)
+}
+
+impl Table {
+    fn take(&mut self, group: APIGroupDiscovery) {
+        let name = group.metadata.and_then(|m| m.name).unwrap_or_default();
+        for version in group.versions {
+            let number = version.version.unwrap_or_default();
+            if version.freshness.as_deref() == Some("Stale") {
+                self.silent.push((name.clone(), number.clone()));
+            }
+            for resource in version.resources {
+                let kind = resource.response_kind.as_ref().and_then(|k| k.kind.clone());
+                let versions = self.kinds.entry((name.clone(), kind.unwrap_or_default())).or_default();
+                versions.push(Served::of(&name, &number, resource));
             }
         }
-        if let Ok(mut table) = self.table.write() {
-            table.kinds = kinds;
-            table.read_at = Some(Instant::now());
+    }
+
+    fn namespaced(&self) -> Result<Vec<(String, String)>, Error> {
+        self.answered(|group| !HOLDS_NOTHING.contains(&group))?;
+        let mut listed = Vec::new();
+        let real = self
+            .kinds
+            .iter()
+            .filter(|((group, _), _)| !HOLDS_NOTHING.contains(&group.as_str()));
+        for ((group, kind), versions) in real {
+            if let Some(served) = versions.iter().find(|s| s.namespaced && s.listable) {
+                listed.push((api_version(group, &served.version), kind.clone()));
+            }
         }
-        Ok(())
+        if listed.is_empty() {
+            return Err(Error::Undiscovered {
+                what: DISCOVERY.to_owned(),
+                why: "it tells of no kind at all".to_owned(),
+            });
+        }
+        listed.sort_unstable();
+        Ok(listed)
+    }
+
+    /// Refuses to draw conclusions where an API of the `relevant` groups did not answer.
+    fn answered(&self, relevant: impl Fn(&str) -> bool) -> Result<(), Error> {
+        let silent: Vec<String> = self
+            .silent
+            .iter()
+            .filter(|(group, _)| relevant(group))
+            .map(|(group, version)| api_version(group, version))
+            .collect();
+        if silent.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Undiscovered {
+            what: DISCOVERY.to_owned(),
+            why: format!("the aggregated API {} does not answer", silent.join(", ")),
+        })
+    }
+}
+
+fn api_version(group: &str, version: &str) -> String {
+    if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
     }
 }
 
 impl Served {
+    fn of(group: &str, version: &str, resource: APIResourceDiscovery) -> Self {
+        let mut subresources = resource.subresources.iter();
+        Self {
+            version: version.to_owned(),
+            namespaced: resource.scope.as_deref() == Some("Namespaced"),
+            has_status: subresources.any(|s| s.subresource.as_deref() == Some("status")),
+            custom: is_custom(group),
+            listable: resource.verbs.iter().any(|verb| verb == "list"),
+            plural: resource.resource.unwrap_or_default(),
+        }
+    }
+
     /// URL path of the collection, or of one object when `name` is given.
     pub fn path(&self, target: &Target, name: Option<&str>) -> String {
         let mut path = match target.group() {
@@ -220,7 +330,71 @@ mod tests {
             namespaced,
             has_status: false,
             custom: false,
+            listable: true,
         }
+    }
+
+    /// An aggregated discovery with one group.
+    fn table(group: &str, versions: serde_json::Value) -> Table {
+        let mut table = Table::default();
+        table.take(
+            serde_json::from_value(serde_json::json!({"metadata": {"name": group}, "versions": versions})).unwrap(),
+        );
+        table
+    }
+
+    fn version(name: &str, freshness: &str, verbs: &[&str], scope: &str) -> serde_json::Value {
+        serde_json::json!({"version": name, "freshness": freshness, "resources": [
+            {"resource": "ks", "responseKind": {"group": "g.io", "version": name, "kind": "K"}, "scope": scope, "verbs": verbs,
+             "subresources": [{"subresource": "status"}]}]})
+    }
+
+    #[test]
+    fn what_a_namespace_may_hold_are_the_kinds_that_can_be_listed() {
+        let list = ["list", "get"];
+        let both = serde_json::json!([
+            version("v1", "Current", &list, "Namespaced"),
+            version("v1beta1", "Current", &list, "Namespaced")
+        ]);
+        let found = table("g.io", both);
+        assert_eq!(found.namespaced().unwrap(), [("g.io/v1".to_owned(), "K".to_owned())]);
+        assert!(
+            found.kinds[&("g.io".to_owned(), "K".to_owned())]
+                .iter()
+                .all(|s| s.has_status && s.custom)
+        );
+        for nothing in [
+            serde_json::json!([]),
+            serde_json::json!([version("v1", "Current", &["create"], "Namespaced")]),
+            serde_json::json!([version("v1", "Current", &list, "Cluster")]),
+        ] {
+            let error = table("g.io", nothing).namespaced().unwrap_err();
+            assert!(
+                error.is_transient() && error.to_string().contains("no kind at all"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_api_that_does_not_answer_may_serve_anything() {
+        let stale = serde_json::json!([{"version": "v1", "freshness": "Stale"}]);
+        let mut found = table("silent.io", stale.clone());
+        found.kinds.extend(
+            table(
+                "",
+                serde_json::json!([version("v1", "Current", &["list"], "Namespaced")]),
+            )
+            .kinds,
+        );
+        let error = found.namespaced().unwrap_err();
+        assert!(error.to_string().contains("silent.io/v1"), "{error}");
+        found.silent = table("metrics.k8s.io", stale.clone()).silent;
+        assert!(found.namespaced().is_ok(), "measurements are no objects");
+        let kinds = Kinds::default();
+        kinds.store(table("silent.io", stale));
+        assert!(kinds.first_version("silent.io", "Thing").is_err());
+        assert_eq!(kinds.first_version("other.io", "Thing").unwrap(), None);
     }
 
     #[test]

@@ -18,11 +18,12 @@ pub use applyset::{ParentMetadata, applyset_id, parent_metadata};
 pub use id::{Entry, MalformedEntry, ObjectId};
 pub use names::{MAX_NAME_LENGTH, choose_name, hashed_name, object_labels, plain_name, shard_labels};
 pub use ownership::{
-    Deletion, NamespaceFacts, NamespaceRefusal, OwnerRef, Preconditions, Skip, is_foreign_in_namespace, may_delete,
+    Deletion, Leaving, NamespaceFacts, NamespaceRefusal, OwnerRef, Preconditions, Skip, may_delete,
     may_delete_namespace, owner_of,
 };
 pub use prune::{
-    DesiredStage, DuplicateClaim, PruneGuard, PruneHold, StagePrune, StoredStage, find_duplicate_claims, prune_set,
+    DesiredStage, DuplicateClaim, PruneGuard, PruneHold, StagePrune, StoredStage, find_duplicate_claims, mark_settled,
+    prune_set, settled,
 };
 pub use shards::{RawEntry, Shard, ShardWrite, plan_shards, read_entries, stored_entries};
 
@@ -37,6 +38,15 @@ pub fn union(stored: &Entries, rendered: &Entries) -> Entries {
     all
 }
 
+/// What is to be recorded where the record turns out to hold more than was known: `wanted` was decided on by `known`;
+/// what is `stored` beyond that is kept, what was known and is not wanted goes.
+pub fn rebase(stored: &Entries, known: &Entries, wanted: &Entries) -> Entries {
+    let unknown = stored.iter().filter(|(id, _)| !known.contains_key(id));
+    let mut all: Entries = unknown.map(|(id, v)| (id.clone(), v.clone())).collect();
+    all.extend(wanted.iter().map(|(id, v)| (id.clone(), v.clone())));
+    all
+}
+
 /// What stays recorded after a prune: everything rendered, and everything recorded that is not confirmed to be `gone`
 /// (deleted, found absent, left to somebody else, moved to another stage, or forgotten).
 pub fn shrink(recorded: &Entries, rendered: &Entries, gone: &BTreeSet<ObjectId>) -> Entries {
@@ -45,6 +55,8 @@ pub fn shrink(recorded: &Entries, rendered: &Entries, gone: &BTreeSet<ObjectId>)
     kept
 }
 
+#[cfg(test)]
+mod ownership_tests;
 #[cfg(test)]
 mod shard_tests;
 #[cfg(test)]

@@ -128,6 +128,8 @@ pub struct Memory {
     pub told_hooks: Option<(crate::api::Reason, String)>,
     /// The last event that said drift has to wait.
     pub told_waits: Option<(crate::api::Reason, String)>,
+    /// Objects recorded since the release was last in place.
+    pub added: BTreeSet<ObjectId>,
     /// Recorded entries that could not be read and have been told.
     pub unreadable: BTreeSet<String>,
     /// Writes whose answer never came.

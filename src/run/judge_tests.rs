@@ -21,6 +21,7 @@ fn served(has_status: bool, custom: bool) -> Served {
         namespaced: true,
         has_status,
         custom,
+        listable: true,
     }
 }
 

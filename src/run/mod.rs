@@ -15,6 +15,7 @@ mod pass;
 mod pin;
 mod prune;
 mod record;
+mod remove;
 mod render;
 mod restore;
 pub mod slot;

@@ -1,33 +1,30 @@
 //! The end of a run: what left the stages is deleted, the record shrinks, the release is in place (run 19, 22).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use serde_json::Value;
-
+use super::context::Context;
+use super::notify::Notice;
 use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::pass::{Pass, jittered};
 use super::record::{self, Record};
+use super::remove::{Removal, Remover, live};
 use super::status;
-use super::target::{of_record, same_reference};
+use super::target::{is_here, of_record, same_reference, set_aside_from};
 use super::verify::target_of;
-use crate::api::Reason;
+use crate::api::common::non_empty;
 use crate::api::names::annotation;
-use crate::cluster::watch::Owner;
-use crate::cluster::{Error, Identity, Preconditions, Target, Tenant, uid};
+use crate::api::{Reason, StageSet, StageSetSpec};
+use crate::cluster::{Cluster, Identity, uid};
 use crate::rules::condition::Situation;
-use crate::rules::inventory::{
-    self, Deletion, DesiredStage, Entries, Entry, NamespaceFacts, ObjectId, OwnerRef, PruneGuard, StagePrune,
-    is_foreign_in_namespace, may_delete, may_delete_namespace, prune_set,
-};
+use crate::rules::inventory::{self, DesiredStage, Entries, Entry, ObjectId, PruneGuard, StagePrune, prune_set};
 
-/// What became of a set of objects to be deleted.
-#[derive(Debug, Default)]
-pub struct Removal {
-    /// Gone, on their way, or not ours to delete: they need not be recorded any more.
-    pub settled: BTreeSet<ObjectId>,
-    /// Still there, with a delete under way.
-    pub leaving: Vec<ObjectId>,
-    pub errors: Vec<Error>,
+/// A plan with the record it is for.
+struct Planned {
+    plan: StagePrune,
+    record: Record,
+    /// The objects are on the cluster that is applied to now.
+    here: bool,
 }
 
 impl Pass<'_> {
@@ -42,6 +39,7 @@ impl Pass<'_> {
         self.status.last_applied_revisions = self.artifacts.iter().map(|a| (a.key(), a.revision.clone())).collect();
         let newer = self.status.last_attempted_revisions != self.status.last_applied_revisions;
         self.status.run = None;
+        self.memory.added.clear();
         self.count_records();
         for entry in &mut self.status.stages {
             entry.message = None;
@@ -107,34 +105,68 @@ impl Pass<'_> {
                 ids: self.desired_ids(at, stage).await?,
             });
         }
-        let records = record::all(self.ctx, self.owner);
-        let now = self.target.recorded.clone();
-        let here = |record: &Record| same_reference(record.target.as_ref(), now.as_ref());
-        let stored = |on: &dyn Fn(&Record) -> bool| -> Vec<_> {
-            records.iter().filter(|(_, r)| on(r)).map(|(s, _)| s.clone()).collect()
-        };
-        let claimed = |claims: Vec<inventory::DuplicateClaim>| {
-            Failure::retried(
-                "prune",
-                claims.iter().map(|c| c.id.to_string()).collect::<Vec<_>>().join(", "),
-            )
-        };
-        let mut plans = prune_set(&stored(&here), &desired).map_err(claimed)?;
-        // What another cluster has of the same name is not what is wanted here.
-        plans.extend(prune_set(&stored(&|r| !here(r)), &[]).map_err(claimed)?);
-        for plan in &plans {
-            if let Some(held) = self.guard(plan) {
+        let plans = self.plan(&desired).await?;
+        for planned in &plans {
+            if let Some(held) = self.guard(&planned.plan) {
                 return Ok(Some(held));
             }
         }
-        for plan in &plans {
-            let record = records.iter().find(|(s, _)| s.name == plan.stage).map(|(_, r)| r);
-            if let Some(held) = self.prune_stage(plan, record.unwrap_or(&Record::default())).await? {
+        for planned in &plans {
+            let going = going(&plans, planned, &spec);
+            if let Some(held) = self.prune_stage(planned, &going, &desired).await? {
                 return Ok(Some(held));
             }
         }
         self.adopt_cluster().await?;
         Ok(None)
+    }
+
+    /// What leaves each record. What another cluster has of the same name is not what is wanted here; the same cluster by
+    /// another way is no other cluster.
+    async fn plan(&self, desired: &[DesiredStage]) -> Result<Vec<Planned>, Failure> {
+        let release = record::release_of(&self.set, &self.status);
+        let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
+        let mut records = BTreeMap::new();
+        for (mut stored, record) in record::all_since(self.ctx, self.owner, &release) {
+            stored.added.clone_from(&self.memory.added);
+            let is_here = is_here(self.ctx, &self.target, record.target.as_ref()).await;
+            let is_here = is_here.map_err(|e| Failure::of_request("prune", &e))?;
+            records.insert(stored.name.clone(), record);
+            if is_here { &mut here } else { &mut elsewhere }.push(stored);
+        }
+        let claimed = |claims: Vec<inventory::DuplicateClaim>| {
+            let ids: Vec<String> = claims.iter().map(|c| c.id.to_string()).collect();
+            Failure::retried("prune", ids.join(", "))
+        };
+        let mut plans = Vec::new();
+        for (here, stored, desired) in [(true, here, desired), (false, elsewhere, &[])] {
+            for mut plan in prune_set(&stored, desired).map_err(claimed)? {
+                // Set aside although its stage is on this cluster as before: nothing of it is meant to leave at large.
+                let stage = set_aside_from(&plan.stage).filter(|_| here);
+                plan.removed &= !stage.is_some_and(|stage| desired.iter().any(|d| d.name == stage));
+                let record = records.remove(&plan.stage).unwrap_or_default();
+                plans.push(Planned { plan, record, here });
+            }
+        }
+        Ok(plans)
+    }
+
+    /// UIDs of what is wanted on the cluster that is applied to now, of objects to be deleted on another: should the two be
+    /// one after all, they are left alone.
+    async fn wanted_uids(&self, delete: &[Entry], desired: &[DesiredStage]) -> Result<BTreeSet<String>, Failure> {
+        let began = std::time::Instant::now();
+        let mut uids = BTreeSet::new();
+        for entry in delete {
+            let Some(at) = desired.iter().position(|stage| stage.ids.contains(&entry.id)) else {
+                continue;
+            };
+            let tenant = self.tenant(&self.set.spec.stages[at]);
+            let mut target = target_of(&entry.id, &entry.api_version());
+            let live = live(&tenant, &mut target, began).await;
+            let live = live.map_err(|e| Failure::of_access("prune", &e, "get", &target))?;
+            uids.extend(live.as_ref().map(|live| uid(live).to_owned()));
+        }
+        Ok(uids)
     }
 
     /// Nothing of the time before is left: from here on the records name the cluster that is reached now.
@@ -143,7 +175,8 @@ impl Pass<'_> {
         for (at, stage) in spec.stages.iter().enumerate() {
             let record = record::of_stage(self.ctx, self.owner, &stage.name);
             if !record.shards.is_empty() && record.target != self.target.recorded {
-                let written = self.recorder(at, stage).write(&record.entries()).await;
+                let entries = record.entries();
+                let written = self.recorder(at, stage).write(&entries, &entries).await;
                 written.map_err(|e| Failure::of_request("prune", &e))?;
             }
         }
@@ -167,7 +200,8 @@ impl Pass<'_> {
             share: self.ctx.config.prune_guard_share,
             min: self.ctx.config.prune_guard_min,
         };
-        let at = self.status.stages.iter().position(|s| s.name == plan.stage);
+        let stage = set_aside_from(&plan.stage).unwrap_or(&plan.stage);
+        let at = self.status.stages.iter().position(|s| s.name == stage);
         let revision = at.map_or("", |at| self.artifacts[at].revision.as_str());
         let hold = guard
             .check(plan, revision, self.annotation(annotation::CONFIRM_PRUNE))
@@ -204,50 +238,39 @@ impl Pass<'_> {
 
     /// Deletes what left one stage, on the cluster and as the account it was applied with. `Some` when that has to be
     /// confirmed first.
-    async fn prune_stage(&mut self, plan: &StagePrune, record: &Record) -> Result<Option<End>, Failure> {
-        let left_alone = super::target::set_aside_from(&plan.stage)
-            .and_then(|stage| self.set.spec.stages.iter().find(|s| s.name == stage))
-            .is_some_and(|stage| !stage.prunes());
+    async fn prune_stage(
+        &mut self,
+        planned: &Planned,
+        going: &BTreeSet<ObjectId>,
+        desired: &[DesiredStage],
+    ) -> Result<Option<End>, Failure> {
+        let Planned { plan, record, here } = planned;
+        let left_alone = is_left_alone(&plan.stage, &self.set.spec);
         let delete = if left_alone { &[][..] } else { &plan.delete };
         let mut removal = Removal::default();
         if !delete.is_empty() {
-            let cluster = of_record(self.ctx, self.owner, &self.set, record)
-                .await
-                .map_err(|e| super::target::failure(&e))?;
+            let (cluster, account) = self.reach_record(plan, record, *here).await?;
             if let Some(other) = self.other_cluster(&plan.stage, record, &cluster).await? {
                 return Ok(Some(self.prune_held(other.to_string())));
             }
-            let tenant = cluster.tenant(Identity::of(&self.owner.namespace, record.account.as_deref()));
-            removal = remove(&tenant, self.owner, delete).await;
+            let wanted = if *here {
+                BTreeSet::new()
+            } else {
+                self.wanted_uids(delete, desired).await?
+            };
+            let tenant = cluster.tenant(Identity::of(&self.owner.namespace, account.as_deref()));
+            let remover = Remover {
+                tenant: &tenant,
+                owner: self.owner,
+                going,
+                wanted: &wanted,
+            };
+            removal = remover.remove(delete).await;
+            tell_kept(self.ctx, &self.set, &plan.stage, &removal.kept);
         } else if left_alone {
             removal.settled = plan.delete.iter().map(|e| e.id.clone()).collect();
         }
-        let mut kept: Entries = record.entries();
-        let doubts = &self.memory.doubts;
-        kept.retain(|id, _| {
-            let settled = removal.settled.contains(id) && !doubts.is_open(id);
-            !settled && !plan.forgotten.contains(id) && !plan.moved.iter().any(|(m, _)| m == id)
-        });
-        let position = self.status.stages.iter().position(|s| s.name == plan.stage);
-        match position {
-            Some(at) => {
-                let stage = self.set.spec.stages[at].clone();
-                if kept.len() < record.entries().len() {
-                    self.announce_shrink(at, kept.len()).await?;
-                }
-                let shards = self.recorder(at, &stage).write(&kept).await;
-                let shards = shards.map_err(|e| Failure::of_request("prune", &e))?;
-                let entry = &mut self.status.stages[at];
-                entry.entries_count = i64::try_from(kept.len()).ok();
-                entry.shards = i32::try_from(shards).ok();
-            }
-            None if kept.is_empty() => {
-                record::delete_all(self.ctx, self.owner, &plan.stage)
-                    .await
-                    .map_err(|e| Failure::of_request("prune", &e))?;
-            }
-            None => {}
-        }
+        self.shrink_record(plan, record, &removal, desired).await?;
         match removal.errors.first() {
             None => Ok(None),
             Some(first) => {
@@ -261,122 +284,95 @@ impl Pass<'_> {
             }
         }
     }
-}
 
-/// Deletes recorded objects that are still ours, in reverse apply order. Every one is tried.
-pub async fn remove(tenant: &Tenant, owner: &Owner, entries: &[Entry]) -> Removal {
-    let mut removal = Removal::default();
-    let mut ids: Vec<ObjectId> = entries.iter().map(|e| e.id.clone()).collect();
-    crate::rules::order::sort_for_delete(&mut ids);
-    for id in ids {
-        let Some(entry) = entries.iter().find(|e| e.id == id) else {
-            continue;
+    /// The cluster a record's objects are on, and the account to delete them as. A record of the cluster that is applied to
+    /// now needs no other way there: the one it names may be gone.
+    async fn reach_record(
+        &self,
+        plan: &StagePrune,
+        record: &Record,
+        here: bool,
+    ) -> Result<(Arc<Cluster>, Option<String>), Failure> {
+        if !here || same_reference(record.target.as_ref(), self.target.recorded.as_ref()) {
+            let cluster = of_record(self.ctx, self.owner, &self.set, record).await;
+            let cluster = cluster.map_err(|e| super::target::failure(&e))?;
+            return Ok((cluster, record.account.clone()));
+        }
+        // What a kubeconfig may do by itself says nothing about another one: then the present account counts.
+        let spec = &self.set.spec;
+        let stage = set_aside_from(&plan.stage).unwrap_or(&plan.stage);
+        let stage = spec.stages.iter().find(|s| s.name == stage);
+        let account = record
+            .account
+            .as_deref()
+            .or(stage.and_then(|s| non_empty(&s.service_account_name)))
+            .or(non_empty(&spec.service_account_name));
+        Ok((self.target.cluster.clone(), account.map(str::to_owned)))
+    }
+
+    /// Takes off a record what the prune is through with.
+    async fn shrink_record(
+        &mut self,
+        plan: &StagePrune,
+        record: &Record,
+        removal: &Removal,
+        desired: &[DesiredStage],
+    ) -> Result<(), Failure> {
+        let recorded = record.entries();
+        let mut kept: Entries = recorded.clone();
+        let doubts = &self.memory.doubts;
+        kept.retain(|id, _| {
+            let settled = removal.settled.contains(id) && !doubts.is_open(id);
+            !settled && !plan.forgotten.contains(id) && !plan.moved.iter().any(|(m, _)| m == id)
+        });
+        let Some(at) = self.status.stages.iter().position(|s| s.name == plan.stage) else {
+            if kept.is_empty() {
+                let deleted = record::delete_all(self.ctx, self.owner, &plan.stage).await;
+                deleted.map_err(|e| Failure::of_request("prune", &e))?;
+            }
+            return Ok(());
         };
-        match remove_one(tenant, owner, entry).await {
-            Ok(true) => {
-                removal.leaving.push(id.clone());
-                removal.settled.insert(id);
-            }
-            Ok(false) => {
-                removal.settled.insert(id);
-            }
-            Err(error) => removal.errors.push(error),
+        let stage = self.set.spec.stages[at].clone();
+        if kept.len() < recorded.len() {
+            self.announce_shrink(at, kept.len()).await?;
         }
+        let mut recorder = self.recorder(at, &stage);
+        let rendered = desired.iter().find(|d| d.name == plan.stage).map(|d| &d.ids);
+        if kept.keys().any(|id| rendered.is_none_or(|ids| !ids.contains(id))) {
+            recorder = recorder.with_leftovers(record, true);
+        } else {
+            recorder.settles = true;
+        }
+        let shards = recorder.write(&recorded, &kept).await;
+        let shards = shards.map_err(|e| Failure::of_request("prune", &e))?;
+        let entry = &mut self.status.stages[at];
+        entry.entries_count = i64::try_from(kept.len()).ok();
+        entry.shards = i32::try_from(shards).ok();
+        Ok(())
     }
-    removal
 }
 
-/// Whether the object is still there with a delete under way.
-async fn remove_one(tenant: &Tenant, owner: &Owner, entry: &Entry) -> Result<bool, Error> {
-    let target = target_of(&entry.id, &entry.api_version());
-    let Some(live) = live(tenant, &target).await? else {
-        return Ok(false);
+/// Whether a record was set aside from a stage that does not prune.
+fn is_left_alone(record: &str, spec: &StageSetSpec) -> bool {
+    set_aside_from(record)
+        .and_then(|stage| spec.stages.iter().find(|s| s.name == stage))
+        .is_some_and(|stage| !stage.prunes())
+}
+
+/// Everything that is deleted together with the objects of one plan: what leaves the same cluster.
+fn going(plans: &[Planned], of: &Planned, spec: &StageSetSpec) -> BTreeSet<ObjectId> {
+    let together = |other: &&Planned| {
+        let same = same_reference(other.record.target.as_ref(), of.record.target.as_ref());
+        other.here == of.here && (of.here || same) && !is_left_alone(&other.plan.stage, spec)
     };
-    match remove_live(tenant, owner, entry, &target, &live).await {
-        // Another object of that name may have come in between, which is then judged on its own. Where it is the same
-        // one, the server had another reason, and the delete is still to be done.
-        Err(e) if e.is_conflict() => match self::live(tenant, &target).await? {
-            None => Ok(false),
-            Some(now) if uid(&now) == uid(&live) => Err(e),
-            Some(now) => remove_live(tenant, owner, entry, &target, &now).await,
-        },
-        other => other,
-    }
+    let plans = plans.iter().filter(together);
+    plans.flat_map(|p| p.plan.delete.iter().map(|e| e.id.clone())).collect()
 }
 
-async fn live(tenant: &Tenant, target: &Target) -> Result<Option<Value>, Error> {
-    match tenant.get(target).await {
-        Err(Error::UnknownKind { .. } | Error::NoName { .. }) => Ok(None),
-        other => other,
+/// Tells which namespaces stay: they are not recorded any more, so somebody has to look after them.
+pub(super) fn tell_kept(ctx: &Context, set: &StageSet, stage: &str, kept: &[String]) {
+    if !kept.is_empty() {
+        let note = format!("stage \"{stage}\": {}", kept.join("; "));
+        ctx.notifier.send(Notice::about(set, Reason::NamespaceKept, true, note));
     }
-}
-
-async fn remove_live(
-    tenant: &Tenant,
-    owner: &Owner,
-    entry: &Entry,
-    target: &Target,
-    live: &Value,
-) -> Result<bool, Error> {
-    let ours = OwnerRef {
-        name: owner.name.clone(),
-        namespace: owner.namespace.clone(),
-    };
-    match may_delete(live, &ours) {
-        Deletion::Skip(inventory::Skip::Terminating) => Ok(true),
-        Deletion::Skip(skip) => {
-            tracing::info!(object = %target, %skip, "a recorded object is left alone");
-            Ok(false)
-        }
-        Deletion::Delete(only_if) => {
-            if entry.id.kind == "Namespace"
-                && entry.id.group.is_empty()
-                && let Err(refusal) =
-                    may_delete_namespace(&namespace_facts(tenant, owner, &ours, &entry.id.name).await?)
-            {
-                tracing::warn!(object = %target, %refusal, "a namespace is left alone");
-                return Ok(false);
-            }
-            let only_if = Preconditions {
-                uid: only_if.uid,
-                resource_version: None,
-            };
-            tenant.delete(target, &only_if).await
-        }
-    }
-}
-
-/// What a namespace holds, as far as the tenant can see: nobody else's objects go with it (run 19, decisions 6).
-async fn namespace_facts(tenant: &Tenant, owner: &Owner, ours: &OwnerRef, name: &str) -> Result<NamespaceFacts, Error> {
-    let mut facts = NamespaceFacts {
-        name: name.to_owned(),
-        holds_stage_set: tenant.cluster().is_local() && owner.namespace == name,
-        foreign: Vec::new(),
-        unread: Vec::new(),
-    };
-    for (api_version, kind) in tenant.cluster().kinds().namespaced() {
-        if facts.holds_stage_set || !facts.foreign.is_empty() {
-            break;
-        }
-        let target = Target {
-            api_version,
-            kind,
-            namespace: Some(name.to_owned()),
-            name: String::new(),
-        };
-        match tenant.list(&target, None).await {
-            Ok(items) => facts.foreign.extend(items.into_iter().filter_map(|mut item| {
-                item["apiVersion"] = target.api_version.clone().into();
-                item["kind"] = target.kind.clone().into();
-                is_foreign_in_namespace(&item, ours)
-                    .then(|| ObjectId::of(&item))
-                    .flatten()
-            })),
-            // Kinds that can only be created (reviews, bindings) hold nothing.
-            Err(e) if matches!(e.code(), Some(404 | 405)) => {}
-            Err(e) if e.is_forbidden() => facts.unread.push(target.kind),
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(facts)
 }

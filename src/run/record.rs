@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::context::Context;
 use crate::api::names::{API_VERSION, FIELD_MANAGER};
-use crate::api::{InventoryTarget, StageInventory, StageSet};
+use crate::api::{InventoryTarget, StageInventory, StageSet, StageSetStatus};
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Identity, Preconditions, Target};
 use crate::rules::inventory::{
-    Entries, RawEntry, Shard, ShardWrite, StoredStage, choose_name, hashed_name, keys, parent_metadata, plain_name,
-    plan_shards, shard_labels, stored_entries,
+    Entries, Entry, RawEntry, Shard, ShardWrite, StoredStage, choose_name, hashed_name, keys, mark_settled,
+    parent_metadata, plain_name, plan_shards, rebase, settled, shard_labels, stored_entries,
 };
 
 /// Plans at most: each round has learned of one shard or one taken name.
@@ -41,6 +42,34 @@ pub fn of_stage(ctx: &Context, owner: &Owner, stage: &str) -> Record {
     collect(&ctx.inventories.of(owner), stage)
 }
 
+/// The mark of the release that is or was in place last: it changes when a run gets through with another one.
+pub fn release_of(set: &StageSet, status: &StageSetStatus) -> String {
+    let mut hasher = Sha256::new();
+    let uid = set.metadata.uid.as_deref().unwrap_or_default();
+    let revisions = status.last_applied_revisions.iter();
+    for part in std::iter::once(uid).chain(revisions.flat_map(|(source, revision)| [source.as_str(), revision])) {
+        hasher.update(part.len().to_be_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().iter().take(4).map(|b| format!("{b:02x}")).collect()
+}
+
+/// The records of every stage, also of those that left the spec, with what was in place with a release.
+pub fn all_since(ctx: &Context, owner: &Owner, release: &str) -> Vec<(StoredStage, Record)> {
+    let shards = ctx.inventories.of(owner);
+    let mut records = all(ctx, owner);
+    for (stored, _) in &mut records {
+        let own = shards.iter().filter(|s| stage_of(s) == Some(&stored.name));
+        stored.settled = own.map(|s| settled(mark_on(s), release, s.spec.entries.len())).sum();
+    }
+    records
+}
+
+fn mark_on(shard: &StageInventory) -> Option<&str> {
+    let annotations = shard.metadata.annotations.as_ref()?;
+    annotations.get(keys::SETTLED).map(String::as_str)
+}
+
 /// The records of every stage, also of those that left the spec.
 pub fn all(ctx: &Context, owner: &Owner) -> Vec<(StoredStage, Record)> {
     let shards = ctx.inventories.of(owner);
@@ -51,10 +80,13 @@ pub fn all(ctx: &Context, owner: &Owner) -> Vec<(StoredStage, Record)> {
         .into_iter()
         .map(|name| {
             let record = collect(&shards, name);
+            let entries = record.entries();
             let stored = StoredStage {
                 name: name.to_owned(),
                 position: record.position,
-                entries: record.entries(),
+                settled: entries.len(),
+                added: BTreeSet::new(),
+                entries,
             };
             (stored, record)
         })
@@ -88,27 +120,39 @@ pub struct Recorder<'a> {
     pub position: usize,
     pub account: Option<String>,
     pub target: Option<InventoryTarget>,
+    /// Mark of the release that was in place last.
+    pub release: String,
+    /// Nothing but what is in place is recorded now.
+    pub settles: bool,
 }
 
 impl Recorder<'_> {
     /// The same while what was stored before may still have to be pruned: with the identity and on the cluster it was
     /// applied with.
-    pub fn before_prune(mut self, stored: &Record, rendered: &Entries) -> Self {
-        if !stored.shards.is_empty() && stored.entries().keys().any(|id| !rendered.contains_key(id)) {
+    pub fn before_prune(self, stored: &Record, rendered: &Entries) -> Self {
+        let leftovers = stored.entries().keys().any(|id| !rendered.contains_key(id));
+        self.with_leftovers(stored, leftovers)
+    }
+
+    /// The same where it is known whether there are such objects.
+    pub fn with_leftovers(mut self, stored: &Record, leftovers: bool) -> Self {
+        if leftovers {
             self.account.clone_from(&stored.account);
         }
         self.target = super::target::carried_over(stored, self.target.as_ref());
         self
     }
 
-    /// Makes the shards hold exactly `wanted`; no request where they do already. Returns their number.
+    /// Makes the shards hold `wanted`, which was decided on by what was `known` to be stored; no request where they do
+    /// already. What turns out to be stored beyond that is kept. Returns their number.
     ///
     /// # Errors
     /// The first failed write. What was stored and is wanted is recorded after any number of writes.
-    pub async fn write(&self, wanted: &Entries) -> Result<usize, Error> {
+    pub async fn write(&self, known: &Entries, wanted: &Entries) -> Result<usize, Error> {
         let mut clash = BTreeSet::new();
         for _ in 0..MAX_TRIES {
             let stored = of_stage(self.ctx, self.owner, self.stage);
+            let wanted = &rebase(&stored.entries(), known, wanted);
             let in_use = self.ctx.inventories.known(|ns| ns == self.owner.namespace);
             let name_of = |shard: u32| {
                 choose_name(&self.owner.name, self.stage, shard, |name| {
@@ -117,7 +161,7 @@ impl Recorder<'_> {
             };
             let cap = self.ctx.config.inventory_shard_cap as usize;
             let writes = plan_shards(&stored.shards, wanted, cap, name_of);
-            match self.carry_out(&stored, wanted, &writes).await {
+            match self.carry_out(known, wanted, &writes).await {
                 Ok(()) => return Ok(of_stage(self.ctx, self.owner, self.stage).shards.len()),
                 Err(Clash::Name(name)) => {
                     clash.insert(name);
@@ -140,53 +184,54 @@ impl Recorder<'_> {
         })
     }
 
-    async fn carry_out(&self, stored: &Record, wanted: &Entries, writes: &[ShardWrite]) -> Result<(), Clash> {
+    async fn carry_out(&self, known: &Entries, wanted: &Entries, writes: &[ShardWrite]) -> Result<(), Clash> {
         for write in writes {
             match write {
-                ShardWrite::Put { index, name, entries } => self.put(*index, name, entries, wanted).await?,
+                ShardWrite::Put { index, name, entries } => self.put(*index, name, entries, (known, wanted)).await?,
                 ShardWrite::Delete { name } => self.delete(name).await?,
             }
         }
-        if (writes.is_empty() && self.header_changed(stored)) || self.has_old_owner() {
-            for shard in &of_stage(self.ctx, self.owner, self.stage).shards {
-                let entries: Vec<RawEntry> = self.raw(shard);
-                self.put(shard.index.unwrap_or_default(), &shard.name, &entries, wanted)
-                    .await?;
+        // Shards whose entries stay as they are get the header of the others.
+        for shard in of_stage(self.ctx, self.owner, self.stage).shards {
+            let found = self.ctx.inventories.of(self.owner);
+            let Some(found) = found.iter().find(|s| s.metadata.name.as_deref() == Some(&shard.name)) else {
+                continue;
+            };
+            if self.has_another_header(found) || self.has_old_owner(found) {
+                let entries: Vec<RawEntry> = raw(found);
+                let index = shard.index.unwrap_or_default();
+                self.put(index, &shard.name, &entries, (known, wanted)).await?;
             }
         }
         Ok(())
     }
 
     /// Whether a shard still names a StageSet of this name that is gone: the collector would take it away.
-    fn has_old_owner(&self) -> bool {
-        let shards = self.ctx.inventories.of(self.owner);
-        shards.iter().filter(|s| stage_of(s) == Some(self.stage)).any(|shard| {
-            let owners = shard.metadata.owner_references.iter().flatten();
-            !owners
-                .into_iter()
-                .any(|o| Some(&o.uid) == self.set.metadata.uid.as_ref())
-        })
+    fn has_old_owner(&self, shard: &StageInventory) -> bool {
+        let owners = shard.metadata.owner_references.iter().flatten();
+        !owners
+            .into_iter()
+            .any(|o| Some(&o.uid) == self.set.metadata.uid.as_ref())
     }
 
-    fn header_changed(&self, stored: &Record) -> bool {
-        stored.position != self.position as i64 || stored.account != self.account || stored.target != self.target
+    fn has_another_header(&self, shard: &StageInventory) -> bool {
+        let spec = &shard.spec;
+        i64::from(spec.stage_position.unwrap_or_default()) != self.position as i64
+            || spec.service_account_name != self.account
+            || spec.target != self.target
     }
 
-    fn raw(&self, shard: &Shard) -> Vec<RawEntry> {
-        let known = self.ctx.inventories.of(self.owner);
-        let found = known.iter().find(|s| s.metadata.name.as_deref() == Some(&shard.name));
-        found
-            .map(|s| {
-                s.spec
-                    .entries
-                    .iter()
-                    .map(|e| RawEntry {
-                        id: e.id.clone(),
-                        v: e.v.clone(),
-                    })
-                    .collect()
-            })
-            .unwrap_or_default()
+    /// The mark that a shard gets: how many of its entries were in place with the last release.
+    fn mark(&self, before: Option<&StageInventory>, entries: &[RawEntry], known: &Entries) -> String {
+        let count = match before {
+            _ if self.settles => entries.len(),
+            Some(shard) => settled(mark_on(shard), &self.release, shard.spec.entries.len()),
+            None => {
+                let recorded = |e: &&RawEntry| Entry::parse(&e.id, &e.v).is_ok_and(|e| known.contains_key(&e.id));
+                entries.iter().filter(recorded).count()
+            }
+        };
+        mark_settled(&self.release, count)
     }
 
     fn target(&self, name: &str) -> Target {
@@ -198,11 +243,19 @@ impl Recorder<'_> {
         }
     }
 
-    async fn put(&self, index: u32, name: &str, entries: &[RawEntry], wanted: &Entries) -> Result<(), Clash> {
+    async fn put(
+        &self,
+        index: u32,
+        name: &str,
+        entries: &[RawEntry],
+        (known, wanted): (&Entries, &Entries),
+    ) -> Result<(), Clash> {
         let tenant = self.ctx.cluster.tenant(Identity::Controller);
-        let known = self.ctx.inventories.of(self.owner);
-        let before = known.iter().find(|s| s.metadata.name.as_deref() == Some(name));
-        let body = self.body(index, name, entries, wanted);
+        let shards = self.ctx.inventories.of(self.owner);
+        let before = shards.iter().find(|s| s.metadata.name.as_deref() == Some(name));
+        let mut body = self.body(index, name, entries, wanted);
+        let mark = self.mark(before.map(AsRef::as_ref), entries, known);
+        body["metadata"]["annotations"][keys::SETTLED] = Value::String(mark);
         let written = match before {
             None => tenant.create(&body, FIELD_MANAGER).await,
             Some(before) => {
@@ -309,11 +362,30 @@ impl Recorder<'_> {
             "spec": {
                 "stagePosition": self.position,
                 "serviceAccountName": self.account,
-                "target": self.target,
+                "target": self.target.as_ref().map(in_full),
                 "entries": entries,
             },
         })
     }
+}
+
+/// A target with every field, so that a merge takes away what it does not have.
+fn in_full(target: &InventoryTarget) -> Value {
+    let secret = target.secret_ref().map(|s| json!({"name": s.name, "key": s.key}));
+    json!({
+        "clusterID": target.cluster_id,
+        "kubeConfig": target.kube_config.as_ref().map(|_| json!({"secretRef": secret})),
+    })
+}
+
+fn raw(shard: &StageInventory) -> Vec<RawEntry> {
+    let entries = shard.spec.entries.iter();
+    entries
+        .map(|e| RawEntry {
+            id: e.id.clone(),
+            v: e.v.clone(),
+        })
+        .collect()
 }
 
 /// Why a write did not go as planned.

@@ -3,14 +3,52 @@
 
 use std::collections::BTreeSet;
 
+use futures::StreamExt;
+
 use super::notify::Notice;
 use super::outcome::Failure;
 use super::pass::Pass;
 use super::record::{self, Record};
+use super::render::Rendered;
 use crate::api::names::label;
 use crate::api::{Reason, Stage};
 use crate::cluster::{Target, Tenant};
 use crate::rules::inventory::{Entries, Entry, union};
+
+/// Kinds listed at once.
+const LISTS_AT_ONCE: usize = 4;
+
+/// What to list: kinds, each in one namespace or wherever the tenant may; no names.
+type Kinds = BTreeSet<Target>;
+
+fn kinds_of(rendered: &Rendered) -> Kinds {
+    let targets = rendered.objects.iter().filter_map(|o| Target::of(o).ok());
+    targets
+        .map(|target| Target {
+            name: String::new(),
+            ..target
+        })
+        .collect()
+}
+
+/// The same wherever the tenant may.
+fn anywhere(api_version: String, kind: String) -> Target {
+    Target {
+        api_version,
+        kind,
+        namespace: None,
+        name: String::new(),
+    }
+}
+
+/// A stage, with what its record may lack.
+fn told(stage: &str, unlisted: &[String]) -> String {
+    if unlisted.is_empty() {
+        stage.to_owned()
+    } else {
+        format!("{stage} (incomplete: {} cannot be listed)", unlisted.join(", "))
+    }
+}
 
 impl Pass<'_> {
     /// Rebuilds the records of stages that have lost some. `true` when one was rebuilt: then nothing is pruned in
@@ -27,25 +65,65 @@ impl Pass<'_> {
             if !self.has_lost_records(at, &recorded) {
                 continue;
             }
-            let complete = self.restore(at, stage).await.map_err(|failure| (at, failure))?;
-            restored.push(if complete {
-                stage.name.clone()
-            } else {
-                format!("{} (incomplete)", stage.name)
-            });
+            let unlisted = self.restore(at, stage).await.map_err(|failure| (at, failure))?;
+            restored.push(told(&stage.name, &unlisted));
         }
         if restored.is_empty() {
             return Ok(false);
         }
+        self.tell_restored(&restored.join(", "));
+        Ok(true)
+    }
+
+    fn tell_restored(&self, stages: &str) {
         let note = format!(
-            "the inventory of {} was lost and has been rebuilt from labels; pruning waits for the next pass",
-            restored.join(", ")
+            "the inventory of {stages} was lost and has been rebuilt from labels; pruning waits for the next pass"
         );
-        tracing::warn!(stages = restored.join(", "), "inventory rebuilt from labels");
+        tracing::warn!(stages, "inventory rebuilt from labels");
         self.ctx
             .notifier
             .send(Notice::about(&self.set, Reason::InventoryReconstructed, true, note));
-        Ok(true)
+    }
+
+    /// A stage with neither a record nor a status may be new, or come from a backup that had neither: what an earlier life
+    /// has left of the rendered kinds, in the rendered namespaces, is found by its labels, and recorded with the rest. Then
+    /// nothing is pruned in this pass.
+    pub(super) async fn find_earlier(
+        &mut self,
+        at: usize,
+        stage: &Stage,
+        rendered: &Rendered,
+        stored: &Record,
+    ) -> Entries {
+        if !stored.shards.is_empty() || self.status.stages[at].applied_revision.is_some() {
+            return Entries::new();
+        }
+        let tenant = self.tenant(stage);
+        let (found, unlisted) = self.labelled_of(&tenant, stage, kinds_of(rendered)).await;
+        if !found.is_empty() {
+            self.prune_deferred = true;
+            self.tell_restored(&told(&stage.name, &unlisted));
+        }
+        found
+    }
+
+    /// Live objects of these kinds that carry the labels of a stage, and the kinds that could not be listed.
+    async fn labelled_of(&self, tenant: &Tenant, stage: &Stage, kinds: Kinds) -> (Entries, Vec<String>) {
+        let (mut found, mut unlisted) = (Entries::new(), Vec::new());
+        let looks = kinds.into_iter().map(|target| async move {
+            let found = self.labelled(tenant, stage, &target).await;
+            found.map_err(|()| target.kind)
+        });
+        let mut looks = futures::stream::iter(looks).buffer_unordered(LISTS_AT_ONCE);
+        while let Some(look) = looks.next().await {
+            match look {
+                Ok(some) => found.extend(some),
+                Err(kind) => unlisted.push(kind),
+            }
+        }
+        unlisted.sort_unstable();
+        unlisted.dedup();
+        (found, unlisted)
     }
 
     /// Counts, once each, recorded entries that cannot be read: what they stand for escapes pruning (run 17.3).
@@ -72,54 +150,46 @@ impl Pass<'_> {
                 || i32::try_from(recorded.shards.len()).is_ok_and(|n| n < shards))
     }
 
-    async fn restore(&mut self, at: usize, stage: &Stage) -> Result<bool, Failure> {
+    async fn restore(&mut self, at: usize, stage: &Stage) -> Result<Vec<String>, Failure> {
         let tenant = self.tenant(stage);
         let rendered = self.render(at, stage, &tenant).await?;
-        let mut wanted: Entries = rendered
+        let now: Entries = rendered
             .objects
             .iter()
             .filter_map(Entry::of)
             .map(|e| (e.id, e.version))
             .collect();
-        let stored = record::of_stage(self.ctx, self.owner, &stage.name).entries();
-        wanted = union(&stored, &wanted);
+        let record = record::of_stage(self.ctx, self.owner, &stage.name);
+        let stored = record.entries();
+        let mut wanted = union(&stored, &now);
         let expected = wanted.len();
-        let mut kinds: BTreeSet<(String, String)> = rendered
-            .objects
-            .iter()
-            .filter_map(|o| Target::of(o).ok())
-            .map(|t| (t.api_version, t.kind))
-            .collect();
-        kinds.extend(stored.into_iter().map(|(id, version)| {
-            let entry = Entry { id, version };
-            (entry.api_version(), entry.id.kind)
+        let rendered = kinds_of(&rendered).into_iter();
+        let mut kinds: Kinds = rendered.map(|t| anywhere(t.api_version, t.kind)).collect();
+        kinds.extend(stored.iter().map(|(id, version)| {
+            let entry = Entry {
+                id: id.clone(),
+                version: version.clone(),
+            };
+            anywhere(entry.api_version(), entry.id.kind)
         }));
         if let Some(memory) = self.memory.stages.get(&stage.name) {
-            kinds.extend(
-                memory
-                    .objects
-                    .iter()
-                    .map(|(id, known)| (known.api_version.clone(), id.kind.clone())),
-            );
+            let objects = memory.objects.iter();
+            kinds.extend(objects.map(|(id, known)| anywhere(known.api_version.clone(), id.kind.clone())));
         }
-        let mut complete = true;
-        for (api_version, kind) in kinds {
-            match self.labelled(&tenant, stage, api_version, kind).await {
-                Ok(found) => wanted.extend(found),
-                Err(()) => complete = false,
-            }
-        }
-        let shards = self.recorder(at, stage).write(&wanted).await;
+        let (found, unlisted) = self.labelled_of(&tenant, stage, kinds).await;
+        wanted.extend(found);
+        let recorder = self.recorder(at, stage).before_prune(&record, &now);
+        let shards = recorder.write(&stored, &wanted).await;
         let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
         let entry = &mut self.status.stages[at];
         // What only labels knew is to be pruned; until then the record holds more than the status speaks of.
         entry.entries_count = i64::try_from(expected).ok();
         entry.shards = i32::try_from(shards).ok();
-        Ok(complete)
+        Ok(unlisted)
     }
 
     /// Live objects of one kind that carry the three labels of this stage.
-    async fn labelled(&self, tenant: &Tenant, stage: &Stage, api_version: String, kind: String) -> Result<Entries, ()> {
+    async fn labelled(&self, tenant: &Tenant, stage: &Stage, target: &Target) -> Result<Entries, ()> {
         let selector = format!(
             "{}={},{}={},{}={}",
             label::NAME,
@@ -129,14 +199,8 @@ impl Pass<'_> {
             label::STAGE,
             stage.name
         );
-        let target = Target {
-            api_version,
-            kind,
-            namespace: None,
-            name: String::new(),
-        };
-        let mut found = tenant.list(&target, Some(&selector)).await;
-        if found.is_err() {
+        let mut found = tenant.list(target, Some(&selector)).await;
+        if found.is_err() && target.namespace.is_none() {
             // A tenant usually may list its own namespace alone.
             let own = Target {
                 namespace: Some(self.owner.namespace.clone()),

@@ -348,22 +348,26 @@ impl Pass<'_> {
             .filter_map(Entry::of)
             .map(|e| (e.id, e.version))
             .collect();
-        let target = self.target.recorded.as_ref();
-        let aside = super::target::set_aside(self.ctx, self.owner, &stage.name, target).await;
+        let aside = super::target::set_aside(self.ctx, self.owner, &stage.name, &self.target).await;
         aside.map_err(|e| Failure::of_request("record inventory", &e))?;
         let stored = super::record::of_stage(self.ctx, self.owner, &stage.name);
-        let before = stored.entries();
+        let before = union(
+            &stored.entries(),
+            &self.find_earlier(at, stage, rendered, &stored).await,
+        );
         let wanted = union(&before, &now);
         let shards = self
             .recorder(at, stage)
             .before_prune(&stored, &now)
-            .write(&wanted)
+            .write(&before, &wanted)
             .await;
         let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
         let entry = &mut self.status.stages[at];
         entry.entries_count = i64::try_from(wanted.len()).ok();
         entry.shards = i32::try_from(shards).ok();
-        Ok(now.into_keys().filter(|id| !before.contains_key(id)).collect())
+        let new: BTreeSet<ObjectId> = now.into_keys().filter(|id| !before.contains_key(id)).collect();
+        self.memory.added.extend(new.iter().cloned());
+        Ok(new)
     }
 
     /// An apply of this stage's objects, under its policy.
@@ -397,6 +401,8 @@ impl Pass<'_> {
                 .or(crate::api::common::non_empty(&self.set.spec.service_account_name))
                 .map(str::to_owned),
             target: self.target.recorded.clone(),
+            release: super::record::release_of(&self.set, &self.status),
+            settles: false,
         }
     }
 

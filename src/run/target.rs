@@ -250,6 +250,28 @@ pub(super) fn failure(error: &RemoteError) -> Failure {
     }
 }
 
+/// Whether what is recorded is on the cluster that is applied to now, by whatever way it was reached then. One that could
+/// not be identified by both ways counts as another.
+///
+/// # Errors
+/// A cluster that cannot be identified.
+pub(super) async fn is_here(
+    ctx: &Context,
+    now: &Aim,
+    recorded: Option<&InventoryTarget>,
+) -> Result<bool, cluster::Error> {
+    if same_reference(recorded, now.recorded.as_ref()) {
+        return Ok(true);
+    }
+    match recorded {
+        None => now.cluster.is(ctx.clusters.local().id().await?).await,
+        Some(target) => match &target.cluster_id {
+            Some(id) => now.cluster.is(id).await,
+            None => Ok(false),
+        },
+    }
+}
+
 /// Whether two records speak of the same reference; the cluster behind it is another matter.
 pub(super) fn same_reference(a: Option<&InventoryTarget>, b: Option<&InventoryTarget>) -> bool {
     reference(a) == reference(b)
@@ -272,18 +294,14 @@ pub(super) fn carried_over(stored: &Record, now: Option<&InventoryTarget>) -> Op
 }
 
 /// Sets the record of a stage aside when the stage now goes to another cluster: under a name of its own it is pruned like
-/// a stage that left the spec, on the cluster and as the account it was recorded with.
+/// a stage that left the spec, on the cluster and as the account it was recorded with. Another way to the same cluster
+/// changes nothing about what is recorded.
 ///
 /// # Errors
-/// The first failed write. Shards already set aside stay so, and the rest follow in the next pass.
-pub(super) async fn set_aside(
-    ctx: &Context,
-    owner: &Owner,
-    stage: &str,
-    now: Option<&InventoryTarget>,
-) -> Result<(), cluster::Error> {
+/// A cluster that cannot be identified, or the first failed write. Shards already set aside stay so, and the rest follow in the next pass.
+pub(super) async fn set_aside(ctx: &Context, owner: &Owner, stage: &str, now: &Aim) -> Result<(), cluster::Error> {
     let stored = record::of_stage(ctx, owner, stage);
-    if stored.shards.is_empty() || same_reference(stored.target.as_ref(), now) {
+    if stored.shards.is_empty() || is_here(ctx, now, stored.target.as_ref()).await? {
         return Ok(());
     }
     record::rename(ctx, owner, stage, &aside(stage, stored.target.as_ref())).await

@@ -1,6 +1,7 @@
 //! Taking a deleted StageSet's objects away, last stage first, each stage gone before the one before it is
 //! touched; then the finalizer (run 4, run 28 B13).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,20 +10,24 @@ use jiff::Timestamp;
 use super::context::{Context, Memory};
 use super::notify::Notice;
 use super::outcome::{Stop, Wake};
-use super::prune::remove;
+use super::prune::tell_kept;
 use super::record::{self, Record};
+use super::remove::Remover;
 use super::status;
-use super::target::{OtherCluster, of_record, other_cluster};
+use super::target::{OtherCluster, of_record, other_cluster, same_reference};
 use crate::api::names::{FINALIZER, annotation};
 use crate::api::{Reason, StageSet};
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Identity, RemoteError};
 use crate::rules::backoff::{ERROR_LADDER, Ladder};
 use crate::rules::condition::{Situation, conditions, transition};
-use crate::rules::inventory::{Entry, StoredStage};
+use crate::rules::inventory::{Entry, ObjectId, StoredStage};
 
 /// Pauses between looks at objects that are on their way out: most are gone in a moment, some have finalizers.
 const LEAVING_LADDER: Ladder = Ladder::doubling(Duration::from_millis(100), Duration::from_secs(5));
+
+/// Objects a message names at most.
+const NAMED: usize = 5;
 
 /// One step of the teardown.
 ///
@@ -53,7 +58,8 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner, set: Arc<StageSet>, memory:
     stages.sort_by(|(a, _), (b, _)| b.position.cmp(&a.position).then_with(|| a.name.cmp(&b.name)));
     let mut denied: Option<(&str, Error)> = None;
     for (stored, record) in &stages {
-        match tear_down(ctx, owner, &set, stored, record, memory).await {
+        let going = going(&set, &stages, record);
+        match tear_down(ctx, owner, &set, (stored, record), &going, memory).await {
             Torn::Gone => {}
             Torn::Leaving(names) => {
                 let wake = LEAVING_LADDER.wait(memory.polls);
@@ -102,17 +108,32 @@ enum Torn {
     Elsewhere(OtherCluster),
 }
 
+/// Whether the objects of a record stay by the wish of their stage.
+fn is_left_alone(set: &StageSet, stored: &StoredStage) -> bool {
+    let name = super::target::set_aside_from(&stored.name).unwrap_or(&stored.name);
+    let in_spec = set.spec.stages.iter().find(|s| s.name == name);
+    in_spec.is_some_and(|s| !s.prunes())
+}
+
+/// Everything the teardown deletes on the cluster of a record.
+fn going(set: &StageSet, stages: &[(StoredStage, Record)], of: &Record) -> BTreeSet<ObjectId> {
+    let together = stages.iter().filter(|(stored, record)| {
+        same_reference(record.target.as_ref(), of.target.as_ref()) && !is_left_alone(set, stored)
+    });
+    together
+        .flat_map(|(stored, _)| stored.entries.keys().cloned())
+        .collect()
+}
+
 async fn tear_down(
     ctx: &Arc<Context>,
     owner: &Owner,
     set: &StageSet,
-    stored: &StoredStage,
-    record: &Record,
+    (stored, record): (&StoredStage, &Record),
+    going: &BTreeSet<ObjectId>,
     memory: &mut Memory,
 ) -> Torn {
-    let name = super::target::set_aside_from(&stored.name).unwrap_or(&stored.name);
-    let in_spec = set.spec.stages.iter().find(|s| s.name == name);
-    if in_spec.is_some_and(|s| !s.prunes()) {
+    if is_left_alone(set, stored) {
         return Torn::Gone;
     }
     let cluster = match of_record(ctx, owner, set, record).await {
@@ -145,11 +166,21 @@ async fn tear_down(
             version: version.clone(),
         })
         .collect();
-    let removal = remove(&tenant, owner, &left).await;
-    let leaving: Vec<String> = removal.leaving.iter().take(5).map(ToString::to_string).collect();
-    memory
-        .gone
-        .extend(removal.settled.into_iter().filter(|id| !removal.leaving.contains(id)));
+    let remover = Remover {
+        tenant: &tenant,
+        owner,
+        going,
+        wanted: &BTreeSet::new(),
+    };
+    let mut removal = remover.remove(&left).await;
+    tell_kept(ctx, set, &stored.name, &removal.kept);
+    // What is gone may be made again by a write that is still to be carried out.
+    let doubtful = left.iter().map(|e| &e.id).filter(|id| memory.doubts.is_open(id));
+    removal.leaving.extend(doubtful.cloned());
+    let leaving: BTreeSet<ObjectId> = removal.leaving.into_iter().collect();
+    let settled = removal.settled.into_iter().filter(|id| !leaving.contains(id));
+    memory.gone.extend(settled);
+    let leaving: Vec<String> = leaving.iter().take(NAMED).map(ToString::to_string).collect();
     match removal.errors.into_iter().next() {
         Some(error) => Torn::Failed(error),
         None if leaving.is_empty() => Torn::Gone,

@@ -506,3 +506,98 @@ async fn a_delete_that_meets_a_conflict_is_repeated() {
     assert!(!is_there(&world, "b").await, "nothing stays behind unrecorded");
     assert_eq!(shop.recorded_configmaps("one").await, set(&["a"]));
 }
+
+/// A wrong prefix records twice as many objects: what there was before counts, also after a restart.
+///
+/// Rules: decisions 6 mass
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_a_run_has_added_do_not_dilute_the_guard() {
+    let mut world = World::start("dilute").await;
+    let names = |prefix: &str| -> Vec<String> { (0..24).map(|n| format!("{prefix}{n}")).collect() };
+    let publish_all = async |world: &World, names: &[String]| {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        publish(world, "app", &names).await
+    };
+    publish_all(&world, &names("m")).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    let held = async |world: &World, shop: &StageSet<'_>, revision: &str| {
+        let held = |s: &Value| {
+            condition_of(s, "Ready")
+                .is_some_and(|c| c["reason"] == "PruneHeld" && c["message"].to_string().contains(revision))
+        };
+        shop.until("held", held).await;
+        assert!(
+            shop.message().await.contains("24 of its 24"),
+            "{}",
+            shop.message().await
+        );
+        assert!(is_there(world, "m0").await);
+    };
+    let wrong = publish_all(&world, &names("wrong-m")).await;
+    held(&world, &shop, &wrong).await;
+    // What was added by mistake goes without a question.
+    let right = publish_all(&world, &[names("m"), vec!["one-more".to_owned()]].concat()).await;
+    shop.until_rolled_out("app", &right).await;
+    let right = publish_all(&world, &names("m")).await;
+    shop.until_rolled_out("app", &right).await;
+    assert_eq!(world.applied(&objects::configmaps(), "shop").await.len(), 24);
+
+    // The next revision has the mistake too, and then a restart comes.
+    publish_all(&world, &names("wrong-m")).await;
+    shop.until_reason("PruneHeld").await;
+    let also = publish_all(&world, &[names("wrong-m"), vec!["one-more".to_owned()]].concat()).await;
+    held(&world, &shop, &also).await;
+    drop(shop);
+    world.controller().kill();
+    world.controller().start_again();
+    world.controller().until_ready().await;
+    let shop = StageSet::named(&world, "shop").await;
+    shop.reconcile().await;
+    held(&world, &shop, &also).await;
+    shop.annotate("stages.metio.wtf/confirm-prune", Some(&also)).await;
+    shop.until_rolled_out("app", &also).await;
+    assert_eq!(world.applied(&objects::configmaps(), "shop").await.len(), 25);
+}
+
+/// A delete that failed is repeated as the account that applied the object, although another applies the rest by now.
+///
+/// Rules: run 19.2 identity, run B1
+#[tokio::test(flavor = "multi_thread")]
+async fn the_account_of_before_is_kept_until_its_objects_are_gone() {
+    let world = World::builder("account-before")
+        .flag("--inventory-shard-cap=2")
+        .start()
+        .await;
+    let ns = &world.namespace;
+    let other = format!(
+        "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{ name: other }}\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: Role\n\
+         metadata: {{ name: other }}\nrules: [{{ apiGroups: [\"\"], resources: [configmaps], verbs: [get, list, watch, create, patch] }}]\n\
+         ---\napiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{ name: other }}\nroleRef: {{ apiGroup: \
+         rbac.authorization.k8s.io, kind: Role, name: other }}\nsubjects: [{{ kind: ServiceAccount, name: other, namespace: {ns} }}]\n"
+    );
+    world.cluster.apply_yaml(&other, ns).await;
+    publish(&world, "app", &["a", "b", "c", "d", "e"]).await;
+    let mut shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    shop.suspend(true).await;
+    shop.until_reason("Suspended").await;
+    let delete = Match::writes().verb(Verb::Delete).resource("configmaps").name("d");
+    world.proxy.fail(delete.clone(), When::First(2), 500);
+    publish(&world, "app", &["a", "c"]).await;
+    shop.patch_spec(json!({ "suspend": false, "serviceAccountName": "other" }))
+        .await;
+    shop.until_ready().await;
+    assert_eq!(world.applied(&objects::configmaps(), "shop").await, ["a", "c"]);
+    let tenant = format!("system:serviceaccount:{ns}:tenant");
+    let deletes = world.proxy.all().matching(&delete);
+    assert!(deletes.count() >= 3, "\n{}", deletes.lines());
+    assert!(
+        deletes.records().iter().all(|r| r.call.user == tenant),
+        "\n{}",
+        deletes.lines()
+    );
+    for shard in world.cluster.list(&objects::inventories(), ns, "").await {
+        assert_eq!(shard["spec"]["serviceAccountName"], "other", "{shard}");
+    }
+}

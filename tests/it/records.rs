@@ -262,3 +262,99 @@ async fn a_write_that_is_carried_out_late_leaves_no_orphan() {
         .await;
     assert!(!exists);
 }
+
+/// What was recorded behind the controller's back, by another leader or from a backup, is kept when it writes: it finds
+/// out by the conflict.
+///
+/// Rules: run B1
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_that_the_controller_had_not_seen_are_not_dropped() {
+    let world = World::start("unseen").await;
+    publish(&world, &["a"]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    stray(&world, "stray").await;
+    let blind = |verb| Match::any().verb(verb).resource("stageinventories");
+    world.proxy.fail(blind(Verb::Watch), When::Always, 500);
+    world.proxy.fail(blind(Verb::List), When::Always, 500);
+    let mark = world.proxy.mark();
+    world.proxy.drop_connections();
+    look(Duration::from_secs(20), || async {
+        let tried = world.proxy.since(mark);
+        match tried.matching(&blind(Verb::Watch)).count() + tried.matching(&blind(Verb::List)).count() {
+            0 => Err(tried.lines()),
+            _ => Ok(()),
+        }
+    })
+    .await
+    .expect("the inventories are not watched any more");
+    let (kind, ns) = (objects::inventories(), &world.namespace);
+    let shard = world.cluster.must_get(&kind, ns, "shop-app-0").await;
+    let mut entries = shard["spec"]["entries"].clone();
+    let unseen = json!({ "id": format!("{ns}_stray__ConfigMap"), "v": "v1" });
+    entries.as_array_mut().expect("entries").push(unseen);
+    let patch = json!({ "spec": { "entries": entries } });
+    world.cluster.patch(&kind, ns, "shop-app-0", patch).await;
+
+    let revision = publish(&world, &["a", "b"]).await;
+    shop.until_rolled_out("app", &revision).await;
+    world
+        .cluster
+        .until_gone(&objects::configmaps(), &world.namespace, "stray")
+        .await;
+    world.proxy.heal();
+    until_recorded(&shop, &["a", "b"]).await;
+}
+
+/// A StageSet from a backup that has neither its status nor its inventory finds what it had by the labels; a new one is
+/// told nothing.
+///
+/// Rules: run B36, run 26.4
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stageset_without_status_and_inventory_finds_its_objects() {
+    let world = World::start("from-backup").await;
+    publish(&world, &["a"]).await;
+    for name in ["a", "stray"] {
+        stray(&world, name).await;
+    }
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    let event = shop.until_event("InventoryReconstructed").await;
+    assert!(event["note"].to_string().contains("pruning waits"), "{event}");
+    world
+        .cluster
+        .until_gone(&objects::configmaps(), &world.namespace, "stray")
+        .await;
+    shop.until_ready().await;
+    until_recorded(&shop, &["a"]).await;
+
+    world.publish("fresh", &[("new.yaml", &configmap("new", "1"))]).await;
+    let fresh = stageset("fresh").stage(stage("app", "fresh")).apply(&world).await;
+    fresh.until_ready().await;
+    assert_eq!(fresh.event_count("InventoryReconstructed").await, 0);
+}
+
+/// Rules: run 26.3
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_that_cannot_be_listed_while_a_record_is_rebuilt_is_told() {
+    let world = World::start("unlisted").await;
+    let (map, service) = (configmap("a", "1"), objects::service("web", 80));
+    world.publish("app", &[("a.yaml", &map), ("web.yaml", &service)]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready().await;
+    stray(&world, "stray").await;
+    let list = Match::any().verb(Verb::List).resource("services");
+    world.proxy.fail(list, When::Always, 403);
+    world
+        .cluster
+        .delete(&objects::inventories(), &world.namespace, "shop-app-0")
+        .await;
+    let event = shop.until_event("InventoryReconstructed").await;
+    let note = event["note"].as_str().unwrap_or_default();
+    assert!(note.contains("app (incomplete: Service cannot be listed)"), "{note}");
+    // What could be listed is found all the same.
+    world
+        .cluster
+        .until_gone(&objects::configmaps(), &world.namespace, "stray")
+        .await;
+    world.proxy.heal();
+}

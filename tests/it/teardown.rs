@@ -187,6 +187,118 @@ async fn objects_of_a_kind_that_is_gone_are_gone() {
     );
 }
 
+/// A kind that lives on under another version has its objects.
+///
+/// Rules: run B13 kind
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_a_version_that_is_gone_are_found_under_another() {
+    let world = World::start("version-gone").await;
+    let kind = super::triggers::own_kind(&world).await;
+    let plural = format!("{}s", kind.kind.to_lowercase());
+    let crd = format!("{plural}.{}", kind.group());
+    let version = |name: &str, served: bool| {
+        json!({ "name": name, "served": served, "storage": name == "v1", "subresources": { "status": {} },
+            "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } })
+    };
+    let serve = async |beta: bool| {
+        let versions = json!({ "spec": { "versions": [version("v1", true), version("v1beta1", beta)] } });
+        world.cluster.patch(&objects::crds(), "", &crd, versions).await;
+        look(Duration::from_secs(20), || async {
+            let request = http::Request::get(format!("/apis/{}/v1beta1/{plural}", kind.group())).body(Vec::new());
+            let served = world
+                .cluster
+                .client
+                .request_text(request.expect("a request"))
+                .await
+                .is_ok();
+            let request = http::Request::get("/apis")
+                .header(
+                    "accept",
+                    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+                )
+                .body(Vec::new());
+            let told = world.cluster.client.request_text(request.expect("a request")).await;
+            let told = told.expect("discovery");
+            let group = told
+                .split(&format!("\"name\":\"{}\"", kind.group()))
+                .nth(1)
+                .unwrap_or_default();
+            let group = group.split("\"metadata\"").next().unwrap_or_default();
+            let told = group
+                .split("\"version\":\"v1beta1\"")
+                .skip(1)
+                .any(|v| v.contains(&plural));
+            if served == beta && told == beta {
+                Ok(())
+            } else {
+                Err(format!("{served} {told}"))
+            }
+        })
+        .await
+        .expect("the version is in force");
+    };
+    serve(true).await;
+    let thing = format!(
+        "apiVersion: {}/v1beta1\nkind: {}\nmetadata: {{ name: thing }}\n",
+        kind.group(),
+        kind.kind
+    );
+    world.publish("app", &[("thing.yaml", &thing)]).await;
+    let spec = stage("app", "app").set("readyChecks", json!({ "disableWait": true }));
+    let shop = stageset("shop").stage(spec).apply(&world).await;
+    shop.until_ready().await;
+    serve(false).await;
+    shop.delete().await;
+    shop.until_gone().await;
+    assert!(
+        !world.cluster.exists(&kind, &world.namespace, "thing").await,
+        "it runs on"
+    );
+    super::triggers::remove_own_kind(&world, &kind).await;
+}
+
+/// A write that got no answer is carried out after the teardown has seen its object gone: it is waited for.
+///
+/// Rules: run B1
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_may_still_be_carried_out_holds_the_teardown() {
+    let world = World::start("late-teardown").await;
+    let late = |verb| Match::writes().verb(verb).resource("configmaps").name("late");
+    let longer_than_we_wait = Duration::from_secs(45);
+    world
+        .proxy
+        .delay_some(late(Verb::Patch), When::Nth(1), longer_than_we_wait);
+    world.publish("app", &[("map.yaml", &configmap("late", "1"))]).await;
+    let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_ready_within(Duration::from_secs(90)).await;
+    let patches = || world.proxy.all().matching(&late(Verb::Patch));
+    assert!(
+        patches().records().iter().any(|r| r.finished.is_none()),
+        "the first write is still to be carried out:\n{}",
+        patches().lines()
+    );
+    shop.delete().await;
+    look(Duration::from_secs(150), || async {
+        let exists = world
+            .cluster
+            .exists(&objects::stagesets(), &world.namespace, "shop")
+            .await;
+        if exists { Err("it exists".to_owned()) } else { Ok(()) }
+    })
+    .await
+    .expect("it goes in the end");
+    assert!(
+        patches().records().iter().all(|r| r.finished.is_some()),
+        "\n{}",
+        patches().lines()
+    );
+    let exists = world
+        .cluster
+        .exists(&objects::configmaps(), &world.namespace, "late")
+        .await;
+    assert!(!exists, "nothing stays behind");
+}
+
 /// Rules: run 4.2 retry
 #[tokio::test(flavor = "multi_thread")]
 async fn a_teardown_that_fails_is_repeated_and_says_so() {

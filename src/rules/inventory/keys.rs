@@ -6,6 +6,8 @@ pub const STAGE_SET: &str = "stages.metio.wtf/stage-set";
 pub const STAGE: &str = "stages.metio.wtf/stage";
 /// Label of a shard: its number, decimal, from 0.
 pub const SHARD: &str = "stages.metio.wtf/shard";
+/// Annotation of a shard: since which release, and how many of the entries were in place then.
+pub const SETTLED: &str = "stages.metio.wtf/settled";
 /// Owner label of every applied object: the StageSet's name.
 pub const OWNER_NAME: &str = "stages.metio.wtf/name";
 /// Owner label of every applied object: the StageSet's namespace.

@@ -1,5 +1,7 @@
 //! May this live object be deleted? (run 19.3, decisions 6)
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::{ObjectId, keys};
@@ -67,10 +69,7 @@ pub fn may_delete(live: &Value, owner: &OwnerRef) -> Deletion {
             return Deletion::Skip(Skip::OptedOut { key, value });
         }
     }
-    if live
-        .pointer("/metadata/deletionTimestamp")
-        .is_some_and(|at| !at.is_null())
-    {
+    if is_terminating(live) {
         return Deletion::Skip(Skip::Terminating);
     }
     let meta = |field: &str| {
@@ -98,8 +97,8 @@ pub struct NamespaceFacts {
     pub name: String,
     /// The StageSet (and so its inventory) is in it, on this cluster.
     pub holds_stage_set: bool,
-    /// Objects in it that are not this StageSet's; see [`is_foreign_in_namespace`].
-    pub foreign: Vec<ObjectId>,
+    /// Objects in it that are to stay; see [`Leaving::is_held_by`].
+    pub staying: Vec<ObjectId>,
     /// Kinds that could not be listed, so that what they hold is unknown.
     pub unread: Vec<String>,
 }
@@ -110,20 +109,20 @@ pub enum NamespaceRefusal {
     #[error("namespace {namespace} is kept: the StageSet itself lives in it")]
     HoldsStageSet { namespace: String },
     #[error(
-        "namespace {namespace} is kept: it holds {count} object(s) of others, for example {example}; \
+        "namespace {namespace} is kept: it holds {count} object(s) that are not to be deleted, for example {example}; \
          delete or move them first"
     )]
-    HoldsForeign {
+    HoldsOthers {
         namespace: String,
         count: usize,
         example: Box<ObjectId>,
     },
-    #[error("namespace {namespace} is kept: {kinds} in it cannot be listed, so it may hold objects of others")]
+    #[error("namespace {namespace} is kept: {kinds} in it cannot be listed, so it may hold anything")]
     Unread { namespace: String, kinds: String },
 }
 
-/// Decides whether a namespace that left the render may be deleted: never while it holds the StageSet, an object of
-/// others, or something that cannot be seen.
+/// Decides whether a namespace that left the render may be deleted: never while it holds the StageSet, an object that
+/// is to stay, or something that cannot be seen.
 ///
 /// # Errors
 /// The reason it stays.
@@ -132,10 +131,10 @@ pub fn may_delete_namespace(facts: &NamespaceFacts) -> Result<(), NamespaceRefus
     if facts.holds_stage_set {
         return Err(NamespaceRefusal::HoldsStageSet { namespace });
     }
-    if let Some(example) = facts.foreign.first() {
-        return Err(NamespaceRefusal::HoldsForeign {
+    if let Some(example) = facts.staying.first() {
+        return Err(NamespaceRefusal::HoldsOthers {
             namespace,
-            count: facts.foreign.len(),
+            count: facts.staying.len(),
             example: Box::new(example.clone()),
         });
     }
@@ -148,21 +147,49 @@ pub fn may_delete_namespace(facts: &NamespaceFacts) -> Result<(), NamespaceRefus
     Ok(())
 }
 
-/// True for an object in a namespace that is somebody else's: not `owner`'s by its labels, not derived from another
-/// object (an owner reference: that owner is judged itself), not being deleted, and none of what the cluster puts
-/// into every namespace on its own.
-pub fn is_foreign_in_namespace(object: &Value, owner: &OwnerRef) -> bool {
-    let owned = object
-        .pointer("/metadata/ownerReferences")
-        .and_then(Value::as_array)
-        .is_some_and(|list| !list.is_empty());
-    let leaving = object
-        .pointer("/metadata/deletionTimestamp")
-        .is_some_and(|at| !at.is_null());
-    if owned || leaving || owner_of(object).as_ref() == Some(owner) {
-        return false;
+/// What is being deleted for one StageSet in one go.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaving<'a> {
+    pub owner: &'a OwnerRef,
+    pub ids: &'a BTreeSet<ObjectId>,
+}
+
+impl Leaving<'_> {
+    /// Whether a live object keeps the namespace it is in, for it is to stay: somebody else's, or the StageSet's own
+    /// that is not deleted as well (its stage does not prune, it has an opt-out, or it is still rendered). Not so one that
+    /// is being deleted, that the cluster puts into every namespace, or that is derived from others: those are judged
+    /// themselves. `is_namespaced` says whether a kind (group, kind) lives in namespaces.
+    pub fn is_held_by(&self, object: &Value, is_namespaced: impl Fn(&str, &str) -> bool) -> bool {
+        let Some(id) = ObjectId::of(object) else {
+            return false;
+        };
+        match may_delete(object, self.owner) {
+            Deletion::Skip(Skip::OptedOut { .. }) => !is_terminating(object),
+            _ if is_terminating(object) || is_furniture(&id) || self.is_derived(object, is_namespaced) => false,
+            Deletion::Delete(_) => !self.ids.contains(&id),
+            Deletion::Skip(_) => true,
+        }
     }
-    ObjectId::of(object).is_some_and(|id| !is_furniture(&id))
+
+    /// Whether an object goes with its owners: each is in the same namespace, or one that is deleted as well.
+    fn is_derived(&self, object: &Value, is_namespaced: impl Fn(&str, &str) -> bool) -> bool {
+        let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        owners.is_some_and(|owners| {
+            !owners.is_empty()
+                && owners.iter().all(|owner| {
+                    let text = |field: &str| owner.get(field).and_then(Value::as_str).unwrap_or_default();
+                    let group = text("apiVersion").split_once('/').map_or("", |(group, _)| group);
+                    is_namespaced(group, text("kind"))
+                        || self.ids.contains(&ObjectId::new("", text("name"), group, text("kind")))
+                })
+        })
+    }
+}
+
+fn is_terminating(object: &Value) -> bool {
+    object
+        .pointer("/metadata/deletionTimestamp")
+        .is_some_and(|at| !at.is_null())
 }
 
 /// Objects that the control plane itself creates in a namespace.

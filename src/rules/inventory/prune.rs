@@ -12,6 +12,11 @@ pub struct StoredStage {
     /// Index of the stage in the spec when its record was written; 0 where it is not recorded.
     pub position: i64,
     pub entries: Entries,
+    /// How many of them were recorded when the release was last in place: what runs have come to render since does not
+    /// make the loss of those smaller.
+    pub settled: usize,
+    /// Of the entries, some that were recorded after that.
+    pub added: BTreeSet<ObjectId>,
 }
 
 /// What a stage of the spec renders in this pass; in spec order.
@@ -29,8 +34,10 @@ pub struct StagePrune {
     pub stage: String,
     /// The stage left the spec: it is torn down, and its shards are deleted afterwards.
     pub removed: bool,
-    /// Number of objects recorded for the stage before the pass.
+    /// Number of objects recorded for the stage when the release was last in place.
     pub recorded: usize,
+    /// How many of those are to be deleted, at most.
+    pub lost: usize,
     /// To be deleted, with the recorded version; sorted by id.
     pub delete: Vec<Entry>,
     /// Now claimed by another stage (named): taken off this record without a delete.
@@ -110,7 +117,8 @@ fn plan_stage(record: &StoredStage, stage: Option<&DesiredStage>, claims: &BTree
     let mut plan = StagePrune {
         stage: record.name.clone(),
         removed: stage.is_none(),
-        recorded: record.entries.len(),
+        recorded: record.settled,
+        lost: 0,
         delete: Vec::new(),
         moved: Vec::new(),
         forgotten: Vec::new(),
@@ -126,7 +134,24 @@ fn plan_stage(record: &StoredStage, stage: Option<&DesiredStage>, claims: &BTree
             }),
         }
     }
+    let lost = plan.delete.iter().filter(|entry| !record.added.contains(&entry.id));
+    plan.lost = lost.count().min(record.settled);
     plan
+}
+
+/// Marks on a shard how many of its entries were in place with a release; `release` is the release's own mark.
+pub fn mark_settled(release: &str, count: usize) -> String {
+    format!("{release} {count}")
+}
+
+/// How many of a shard's `entries` were in place with `release`, by the mark on it. One that is of another release says
+/// nothing: then all of them were.
+pub fn settled(mark: Option<&str>, release: &str, entries: usize) -> usize {
+    let counted = mark.and_then(|mark| mark.split_once(' '));
+    match counted.filter(|(of, _)| *of == release) {
+        Some((_, count)) => count.parse().map_or(entries, |count: usize| count.min(entries)),
+        None => entries,
+    }
 }
 
 impl StagePrune {
@@ -154,13 +179,14 @@ impl Default for PruneGuard {
 /// A prune that waits for a person.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "stage {stage:?} would lose {deleting} of its {recorded} objects; \
+    "stage {stage:?} would lose {lost} of its {recorded} objects, for example {example}; \
      if that is meant, confirm with the annotation stages.metio.wtf/confirm-prune: {revision}"
 )]
 pub struct PruneHold {
     pub stage: String,
-    pub deleting: usize,
+    pub lost: usize,
     pub recorded: usize,
+    pub example: Box<ObjectId>,
     /// The pinned revision, which is also the word of confirmation.
     pub revision: String,
 }
@@ -169,15 +195,18 @@ impl PruneGuard {
     /// Holds a plan that deletes too much of a stage that is still in the spec, unless `confirmed` (the value of
     /// the confirmation annotation) names the stage's pinned `revision`.
     pub fn check(&self, plan: &StagePrune, revision: &str, confirmed: Option<&str>) -> Result<(), PruneHold> {
-        let deleting = plan.delete.len();
-        let too_many = deleting >= self.min && deleting as f64 > self.share * plan.recorded as f64;
-        if plan.removed || !too_many || confirmed == Some(revision) {
+        let too_many = plan.lost >= self.min && plan.lost as f64 > self.share * plan.recorded as f64;
+        let Some(example) = plan.delete.first().filter(|_| too_many && !plan.removed) else {
+            return Ok(());
+        };
+        if confirmed == Some(revision) {
             return Ok(());
         }
         Err(PruneHold {
             stage: plan.stage.clone(),
-            deleting,
+            lost: plan.lost,
             recorded: plan.recorded,
+            example: Box::new(example.id.clone()),
             revision: revision.to_owned(),
         })
     }

@@ -2,12 +2,19 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
 
 pub(super) fn id(text: &str) -> ObjectId {
     ObjectId::parse(text).unwrap()
+}
+
+pub(super) fn owner() -> OwnerRef {
+    OwnerRef {
+        name: "payments".into(),
+        namespace: "team".into(),
+    }
 }
 
 pub(super) fn entries(list: &[&str]) -> Entries {
@@ -252,6 +259,8 @@ fn stored(name: &str, position: i64, list: &[&str]) -> StoredStage {
         name: name.into(),
         position,
         entries: entries(list),
+        settled: list.len(),
+        added: BTreeSet::new(),
     }
 }
 
@@ -373,7 +382,7 @@ proptest! {
     fn prune_accounts_for_every_recorded_object(records in prop::collection::vec(some_entries(), 1..4), renders in prop::collection::vec(some_entries(), 0..4)) {
         let names = ["a", "b", "c", "d"];
         let stored: Vec<StoredStage> = records.iter().zip(names).enumerate()
-            .map(|(position, (entries, name))| StoredStage { name: name.into(), position: position as i64, entries: entries.clone() })
+            .map(|(position, (entries, name))| StoredStage { name: name.into(), position: position as i64, entries: entries.clone(), settled: entries.len(), added: BTreeSet::new() })
             .collect();
         let mut claimed = BTreeSet::new();
         let desired: Vec<DesiredStage> = renders.iter().zip(names)
@@ -407,6 +416,7 @@ fn plan(deleting: usize, recorded: usize, removed: bool) -> StagePrune {
         stage: "app".into(),
         removed,
         recorded,
+        lost: deleting,
         delete: (0..deleting).map(entry).collect(),
         moved: Vec::new(),
         forgotten: Vec::new(),
@@ -434,6 +444,62 @@ fn a_mass_prune_is_held(
     assert_eq!(result.is_err(), held, "{result:?}");
 }
 
+/// A render that renames everything records twice as much; what it lost is measured by what there was.
+///
+/// Rules: decisions 6 mass
+#[test]
+fn what_runs_have_added_does_not_count() {
+    let many = |prefix: &str| -> BTreeSet<ObjectId> { (0..40).map(|n| id(&format!("a_{prefix}{n}__S"))).collect() };
+    let (old, new) = (many("x"), many("wrong-x"));
+    let held = |added: &BTreeSet<ObjectId>, settled: usize, wanted: &BTreeSet<ObjectId>| {
+        let record = StoredStage {
+            name: "app".into(),
+            position: 0,
+            entries: old.iter().chain(&new).map(|id| (id.clone(), "v1".to_owned())).collect(),
+            settled,
+            added: added.clone(),
+        };
+        let wanted = DesiredStage {
+            name: "app".into(),
+            prune: true,
+            ids: wanted.clone(),
+        };
+        let plans = prune_set(&[record], &[wanted]).unwrap();
+        PruneGuard::default()
+            .check(&plans[0], "r", None)
+            .err()
+            .map(|held| (held.lost, held.recorded))
+    };
+    let nothing = BTreeSet::new();
+    assert_eq!(held(&new, 40, &new), Some((40, 40)));
+    assert_eq!(held(&nothing, 40, &new), Some((40, 40)), "after a restart too");
+    assert_eq!(held(&new, 40, &old), None, "what was added by mistake goes again");
+    assert_eq!(held(&nothing, 0, &new), None, "nothing was in place yet");
+}
+
+#[test]
+fn a_mark_counts_for_its_release_alone() {
+    let mark = mark_settled("r1", 7);
+    assert_eq!(settled(Some(&mark), "r1", 9), 7);
+    assert_eq!(settled(Some(&mark), "r1", 5), 5);
+    assert_eq!(settled(Some(&mark), "r2", 9), 9);
+    assert_eq!(settled(None, "r1", 9), 9);
+    assert_eq!(settled(Some("r1 many"), "r1", 9), 9);
+}
+
+/// Rules: run B1
+#[test]
+fn what_others_recorded_meanwhile_is_kept() {
+    let known = entries(&["a_kept__S", "a_pruned__S"]);
+    let wanted = entries(&["a_kept__S", "a_new__S"]);
+    let stored = entries(&["a_kept__S", "a_pruned__S", "a_unknown__S"]);
+    assert_eq!(
+        rebase(&stored, &known, &wanted),
+        entries(&["a_kept__S", "a_new__S", "a_unknown__S"])
+    );
+    assert_eq!(rebase(&known, &known, &wanted), wanted);
+}
+
 #[test]
 fn the_guard_can_be_switched_off_and_names_what_to_do() {
     let off = PruneGuard { share: 1.0, min: 20 };
@@ -445,125 +511,4 @@ fn the_guard_can_be_switched_off_and_names_what_to_do() {
     for part in ["\"app\"", "40 of its 50", "stages.metio.wtf/confirm-prune: main@sha1:2"] {
         assert!(text.contains(part), "{text}");
     }
-}
-
-// Ownership
-
-fn owner() -> OwnerRef {
-    OwnerRef {
-        name: "payments".into(),
-        namespace: "team".into(),
-    }
-}
-
-fn live(extra_labels: Value, annotations: Value) -> Value {
-    let mut labels = json!({"stages.metio.wtf/name": "payments", "stages.metio.wtf/namespace": "team"});
-    for (key, value) in extra_labels.as_object().unwrap() {
-        labels[key] = value.clone();
-    }
-    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x", "namespace": "a", "uid": "u1",
-        "resourceVersion": "7", "labels": labels, "annotations": annotations}})
-}
-
-/// Rules: run B6
-#[test]
-fn an_owned_object_is_deleted_with_preconditions() {
-    let expected = Preconditions {
-        uid: Some("u1".into()),
-        resource_version: Some("7".into()),
-    };
-    assert_eq!(
-        may_delete(&live(json!({}), json!({})), &owner()),
-        Deletion::Delete(expected)
-    );
-}
-
-/// Rules: run 19.3.2
-#[rstest]
-#[case(json!({"stages.metio.wtf/name": "other"}))]
-#[case(json!({"stages.metio.wtf/namespace": "other"}))]
-#[case(json!({"stages.metio.wtf/name": null}))]
-fn somebody_elses_object_is_left_alone(#[case] labels: Value) {
-    let decision = may_delete(&live(labels, json!({})), &owner());
-    assert!(matches!(decision, Deletion::Skip(Skip::NotOurs { .. })), "{decision:?}");
-}
-
-/// Rules: run 19.3.3
-#[rstest]
-#[case("stages.metio.wtf/prune", "disabled", true)]
-#[case("stages.metio.wtf/prune", "Disabled", true)]
-#[case("stages.metio.wtf/prune", "enabled", false)]
-#[case("kustomize.toolkit.fluxcd.io/prune", "disabled", true)]
-#[case("stages.metio.wtf/reconcile", "disabled", true)]
-#[case("kustomize.toolkit.fluxcd.io/reconcile", "DISABLED", true)]
-#[case("example.com/prune", "disabled", false)]
-fn opt_outs_keep_an_object(#[case] key: &'static str, #[case] value: &str, #[case] kept: bool) {
-    for object in [
-        live(json!({key: value}), json!({})),
-        live(json!({}), json!({key: value})),
-    ] {
-        let decision = may_delete(&object, &owner());
-        let expected = Deletion::Skip(Skip::OptedOut {
-            key,
-            value: value.into(),
-        });
-        assert_eq!(decision == expected, kept, "{decision:?}");
-    }
-}
-
-#[test]
-fn a_terminating_object_needs_no_second_delete() {
-    let mut leaving = live(json!({}), json!({}));
-    leaving["metadata"]["deletionTimestamp"] = "2026-06-15T09:00:00Z".into();
-    assert_eq!(may_delete(&leaving, &owner()), Deletion::Skip(Skip::Terminating));
-}
-
-#[test]
-fn a_namespace_stays_while_it_holds_others() {
-    let empty = NamespaceFacts {
-        name: "app".into(),
-        ..NamespaceFacts::default()
-    };
-    assert_eq!(may_delete_namespace(&empty), Ok(()));
-    let home = NamespaceFacts {
-        holds_stage_set: true,
-        ..empty.clone()
-    };
-    assert!(
-        may_delete_namespace(&home)
-            .unwrap_err()
-            .to_string()
-            .contains("namespace app")
-    );
-    let foreign = NamespaceFacts {
-        foreign: vec![id("app_db_apps_StatefulSet"), id("app_b__Secret")],
-        ..empty.clone()
-    };
-    let text = may_delete_namespace(&foreign).unwrap_err().to_string();
-    assert!(
-        text.contains("2 object(s)") && text.contains("StatefulSet/app/db"),
-        "{text}"
-    );
-    let unread = NamespaceFacts {
-        unread: vec!["Secret".into(), "Widget.example.com".into()],
-        ..empty
-    };
-    let text = may_delete_namespace(&unread).unwrap_err().to_string();
-    assert!(text.contains("Secret, Widget.example.com"), "{text}");
-}
-
-#[test]
-fn foreign_is_what_nobody_else_accounts_for() {
-    let object = |api_version: &str, kind: &str, name: &str| json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "namespace": "app"}});
-    let foreign = |object: &Value| is_foreign_in_namespace(object, &owner());
-    assert!(foreign(&object("v1", "Secret", "theirs")));
-    assert!(foreign(&object("v1", "ServiceAccount", "builder")));
-    assert!(!foreign(&live(json!({}), json!({}))));
-    assert!(foreign(&live(json!({"stages.metio.wtf/name": "other"}), json!({}))));
-    assert!(!foreign(&object("v1", "ServiceAccount", "default")));
-    assert!(!foreign(&object("v1", "ConfigMap", "kube-root-ca.crt")));
-    assert!(!foreign(&object("events.k8s.io/v1", "Event", "e")));
-    let mut derived = object("v1", "Pod", "web-1");
-    derived["metadata"]["ownerReferences"] = json!([{"kind": "ReplicaSet", "name": "web"}]);
-    assert!(!foreign(&derived));
 }

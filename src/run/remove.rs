@@ -1,0 +1,218 @@
+//! Deleting recorded objects: those that are still ours, and a namespace only with all that it holds (run 19.3).
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::verify::target_of;
+use crate::cluster::watch::Owner;
+use crate::cluster::{Error, Preconditions, Target, Tenant, uid};
+use crate::rules::inventory::{
+    self, Deletion, Entry, Leaving, NamespaceFacts, ObjectId, OwnerRef, may_delete, may_delete_namespace,
+};
+
+/// Looks at something that changes from one look to the next.
+const MAX_TRIES: usize = 4;
+
+/// What became of a set of objects to be deleted.
+#[derive(Debug, Default)]
+pub struct Removal {
+    /// Gone, on their way, or not ours to delete: they need not be recorded any more.
+    pub settled: BTreeSet<ObjectId>,
+    /// Still there, with a delete under way.
+    pub leaving: Vec<ObjectId>,
+    /// Why a namespace stays, which a person has to know: it is not recorded any more.
+    pub kept: Vec<String>,
+    pub errors: Vec<Error>,
+}
+
+/// What became of one object.
+enum Fate {
+    Gone,
+    Leaving,
+    Kept(String),
+}
+
+/// A deletion of recorded objects as one identity.
+pub struct Remover<'a> {
+    pub tenant: &'a Tenant,
+    pub owner: &'a Owner,
+    /// Everything that is deleted in one go with these objects.
+    pub going: &'a BTreeSet<ObjectId>,
+    /// UIDs of objects that are wanted, whatever record they are found by.
+    pub wanted: &'a BTreeSet<String>,
+}
+
+impl Remover<'_> {
+    /// Deletes recorded objects that are still ours, in reverse apply order. Every one is tried.
+    pub async fn remove(&self, entries: &[Entry]) -> Removal {
+        let began = Instant::now();
+        let mut removal = Removal::default();
+        let mut ids: Vec<ObjectId> = entries.iter().map(|e| e.id.clone()).collect();
+        crate::rules::order::sort_for_delete(&mut ids);
+        for id in ids {
+            let Some(entry) = entries.iter().find(|e| e.id == id) else {
+                continue;
+            };
+            match self.remove_one(entry, began).await {
+                Ok(fate) => {
+                    match fate {
+                        Fate::Gone => {}
+                        Fate::Leaving => removal.leaving.push(id.clone()),
+                        Fate::Kept(why) => removal.kept.push(why),
+                    }
+                    removal.settled.insert(id);
+                }
+                Err(error) => removal.errors.push(error),
+            }
+        }
+        removal
+    }
+
+    async fn remove_one(&self, entry: &Entry, since: Instant) -> Result<Fate, Error> {
+        let mut target = target_of(&entry.id, &entry.api_version());
+        let Some(live) = live(self.tenant, &mut target, since).await? else {
+            return Ok(Fate::Gone);
+        };
+        match self.remove_live(entry, &target, &live).await {
+            // Another object of that name may have come in between, which is then judged on its own. Where it is the same
+            // one, the server had another reason, and the delete is still to be done.
+            Err(e) if e.is_conflict() => match self::live(self.tenant, &mut target, since).await? {
+                None => Ok(Fate::Gone),
+                Some(now) if uid(&now) == uid(&live) => Err(e),
+                Some(now) => self.remove_live(entry, &target, &now).await,
+            },
+            other => other,
+        }
+    }
+
+    async fn remove_live(&self, entry: &Entry, target: &Target, live: &Value) -> Result<Fate, Error> {
+        if self.wanted.contains(uid(live)) {
+            tracing::info!(object = %target, "a recorded object is wanted, by another way to its cluster");
+            return Ok(Fate::Gone);
+        }
+        let ours = OwnerRef {
+            name: self.owner.name.clone(),
+            namespace: self.owner.namespace.clone(),
+        };
+        match may_delete(live, &ours) {
+            Deletion::Skip(inventory::Skip::Terminating) => Ok(Fate::Leaving),
+            Deletion::Skip(skip) => {
+                tracing::info!(object = %target, %skip, "a recorded object is left alone");
+                Ok(Fate::Gone)
+            }
+            Deletion::Delete(only_if) => {
+                if entry.id.kind == "Namespace"
+                    && entry.id.group.is_empty()
+                    && let Err(refusal) = may_delete_namespace(&self.namespace_facts(&ours, &entry.id.name).await?)
+                {
+                    tracing::warn!(object = %target, %refusal, "a namespace is left alone");
+                    return Ok(Fate::Kept(refusal.to_string()));
+                }
+                let only_if = Preconditions {
+                    uid: only_if.uid,
+                    resource_version: None,
+                };
+                let was_there = self.tenant.delete(target, &only_if).await?;
+                Ok(if was_there { Fate::Leaving } else { Fate::Gone })
+            }
+        }
+    }
+
+    /// What a namespace holds, as far as the tenant can see: nothing goes with it that is to stay (run 19, decisions 6).
+    async fn namespace_facts(&self, ours: &OwnerRef, name: &str) -> Result<NamespaceFacts, Error> {
+        let cluster = self.tenant.cluster();
+        let holds_stage_set = cluster.is_local() && self.owner.namespace == name;
+        if holds_stage_set {
+            return Ok(NamespaceFacts {
+                name: name.to_owned(),
+                holds_stage_set,
+                ..NamespaceFacts::default()
+            });
+        }
+        for _ in 0..MAX_TRIES {
+            let kinds = cluster.kinds().namespaced(&cluster.own_client()).await?;
+            if let Some(facts) = self.look_into(ours, name, &kinds).await? {
+                return Ok(facts);
+            }
+        }
+        Err(Error::Busy {
+            what: format!("find out what namespace {name} holds: what the cluster serves keeps changing"),
+        })
+    }
+
+    /// The same by the kinds that were served a moment ago. `None` where one is not any more: it may be under another
+    /// version.
+    async fn look_into(
+        &self,
+        ours: &OwnerRef,
+        name: &str,
+        kinds: &[(String, String)],
+    ) -> Result<Option<NamespaceFacts>, Error> {
+        let mut facts = NamespaceFacts {
+            name: name.to_owned(),
+            ..NamespaceFacts::default()
+        };
+        let group = |api_version: &str| api_version.split_once('/').map_or(String::new(), |(g, _)| g.to_owned());
+        let known: BTreeSet<(String, &str)> = kinds.iter().map(|(v, kind)| (group(v), kind.as_str())).collect();
+        let leaving = Leaving {
+            owner: ours,
+            ids: self.going,
+        };
+        for (api_version, kind) in kinds {
+            let target = Target {
+                api_version: api_version.clone(),
+                kind: kind.clone(),
+                namespace: Some(name.to_owned()),
+                name: String::new(),
+            };
+            match self.tenant.list(&target, None).await {
+                Ok(items) => facts.staying.extend(items.into_iter().filter_map(|mut item| {
+                    item["apiVersion"] = target.api_version.clone().into();
+                    item["kind"] = target.kind.clone().into();
+                    let stays = leaving.is_held_by(&item, |group, kind| known.contains(&(group.to_owned(), kind)));
+                    stays.then(|| ObjectId::of(&item)).flatten()
+                })),
+                Err(Error::UnknownKind { .. }) => return Ok(None),
+                Err(e) if e.is_not_found() => return Ok(None),
+                Err(e) if e.is_forbidden() => facts.unread.push(target.kind),
+                Err(e) => return Err(e),
+            }
+            if !facts.staying.is_empty() {
+                break;
+            }
+        }
+        Ok(Some(facts))
+    }
+}
+
+/// Reads a recorded object, under another version where the recorded one is not served any more; then `target` has it.
+/// `None` where there is none: the kind itself is gone, or no object can have that name.
+pub(super) async fn live(tenant: &Tenant, target: &mut Target, since: Instant) -> Result<Option<Value>, Error> {
+    let cluster = tenant.cluster();
+    for _ in 0..MAX_TRIES {
+        match tenant.get(target).await {
+            Err(Error::UnknownKind { .. }) => {}
+            Err(Error::NoName { .. }) => return Ok(None),
+            other => return other,
+        }
+        let group = target.group().to_owned();
+        let client = cluster.own_client();
+        let served = cluster
+            .kinds()
+            .any_version(&client, &group, &target.kind, since)
+            .await?;
+        let Some(version) = served else {
+            return Ok(None);
+        };
+        target.api_version = if group.is_empty() {
+            version
+        } else {
+            format!("{group}/{version}")
+        };
+    }
+    Err(Error::Busy {
+        what: format!("get {target}: the versions it is served under keep changing"),
+    })
+}
