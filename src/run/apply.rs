@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -59,6 +60,8 @@ pub struct Applier<'a> {
     pub ignore: Vec<IgnoreRule>,
     /// Objects that no record named before this apply: most likely there are none yet.
     pub new: BTreeSet<ObjectId>,
+    /// Whether one of those was there and carried our labels.
+    pub met_own: AtomicBool,
     /// Collects the objects whose apply got no answer.
     pub doubts: Doubts,
 }
@@ -283,6 +286,9 @@ impl Applier<'_> {
     async fn look(&self, mut found: Found) -> Result<Step, Failure> {
         let live = self.tenant.get(&found.target).await;
         found.live = live.map_err(|e| Failure::of_access("apply", &e, "get", &found.target))?;
+        if self.new.contains(&found.id) && found.live.as_ref().is_some_and(|live| self.owns(live)) {
+            self.met_own.store(true, Ordering::Relaxed);
+        }
         let before = found.before.as_ref();
         if found.live.is_none()
             && let Some(done) = before.filter(|k| k.deletes_itself && k.sent == found.sent)

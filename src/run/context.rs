@@ -130,6 +130,9 @@ pub struct Memory {
     pub told_waits: Option<(crate::api::Reason, String)>,
     /// Objects recorded since the release was last in place.
     pub added: BTreeSet<ObjectId>,
+    /// Stages that had neither record nor status when they were first recorded, and whether an object of theirs was there
+    /// all the same: then they come from a backup.
+    pub unknown: BTreeMap<String, bool>,
     /// Recorded entries that could not be read and have been told.
     pub unreadable: BTreeSet<String>,
     /// Writes whose answer never came.

@@ -85,26 +85,32 @@ impl Pass<'_> {
             .send(Notice::about(&self.set, Reason::InventoryReconstructed, true, note));
     }
 
-    /// A stage with neither a record nor a status may be new, or come from a backup that had neither: what an earlier life
-    /// has left of the rendered kinds, in the rendered namespaces, is found by its labels, and recorded with the rest. Then
-    /// nothing is pruned in this pass.
-    pub(super) async fn find_earlier(
-        &mut self,
-        at: usize,
-        stage: &Stage,
-        rendered: &Rendered,
-        stored: &Record,
-    ) -> Entries {
-        if !stored.shards.is_empty() || self.status.stages[at].applied_revision.is_some() {
-            return Entries::new();
-        }
-        let tenant = self.tenant(stage);
-        let (found, unlisted) = self.labelled_of(&tenant, stage, kinds_of(rendered)).await;
-        if !found.is_empty() {
+    /// A stage without record and status is new, or comes from a backup that had neither. It is known for the latter by an
+    /// object of its own that it was about to create: then what its earlier life has left of the kinds and namespaces it
+    /// has now is found by its labels, and recorded with the rest. Nothing is pruned in this pass.
+    ///
+    /// # Errors
+    /// The record cannot be written; the next attempt looks again.
+    pub(super) async fn find_earlier(&mut self, at: usize, stage: &Stage, tenant: &Tenant) -> Result<(), Failure> {
+        let objects = self.memory.stages.get(&stage.name).map(|m| &m.objects);
+        let kinds = objects.into_iter().flatten().map(|(id, known)| Target {
+            namespace: (!id.namespace.is_empty()).then(|| id.namespace.clone()),
+            ..anywhere(known.api_version.clone(), id.kind.clone())
+        });
+        let (found, unlisted) = self.labelled_of(tenant, stage, kinds.collect()).await;
+        let record = record::of_stage(self.ctx, self.owner, &stage.name);
+        let stored = record.entries();
+        let wanted = union(&stored, &found);
+        if wanted.len() > stored.len() {
+            let shards = self.recorder(at, stage).write(&stored, &wanted).await;
+            let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
+            let entry = &mut self.status.stages[at];
+            entry.entries_count = i64::try_from(wanted.len()).ok();
+            entry.shards = i32::try_from(shards).ok();
             self.prune_deferred = true;
             self.tell_restored(&told(&stage.name, &unlisted));
         }
-        found
+        Ok(())
     }
 
     /// Live objects of these kinds that carry the labels of a stage, and the kinds that could not be listed.

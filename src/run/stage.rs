@@ -1,6 +1,7 @@
 //! The stages of a run: apply, verify, next (run 3.1).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -251,6 +252,7 @@ impl Pass<'_> {
             ..self.applier(stage, tenant, &judge)?
         };
         let report = applier.run(rendered.objects, &mut known).await;
+        let met_own = applier.met_own.into_inner();
         self.cared_for(stage);
         let complete = known.len() == rendered.ids.len();
         let memory = self.memory.stages.entry(stage.name.clone()).or_default();
@@ -267,7 +269,17 @@ impl Pass<'_> {
         if report.as_ref().is_ok_and(moved) {
             self.memory.changed_at = Some(Timestamp::now());
         }
-        report.map(|r| r.waiting)
+        if met_own && let Some(lived) = self.memory.unknown.get_mut(&stage.name) {
+            *lived = true;
+        }
+        let waiting = report?.waiting;
+        if waiting.is_none() && self.memory.unknown.get(&stage.name) == Some(&true) {
+            self.find_earlier(at, stage, tenant).await?;
+        }
+        if waiting.is_none() {
+            self.memory.unknown.remove(&stage.name);
+        }
+        Ok(waiting)
     }
 
     /// What is worth knowing about a build: its warnings in the log, hooks that are no hooks here as an event.
@@ -351,10 +363,10 @@ impl Pass<'_> {
         let aside = super::target::set_aside(self.ctx, self.owner, &stage.name, &self.target).await;
         aside.map_err(|e| Failure::of_request("record inventory", &e))?;
         let stored = super::record::of_stage(self.ctx, self.owner, &stage.name);
-        let before = union(
-            &stored.entries(),
-            &self.find_earlier(at, stage, rendered, &stored).await,
-        );
+        let before = stored.entries();
+        if stored.shards.is_empty() && self.status.stages[at].applied_revision.is_none() {
+            self.memory.unknown.insert(stage.name.clone(), false);
+        }
         let wanted = union(&before, &now);
         let shards = self
             .recorder(at, stage)
@@ -386,6 +398,7 @@ impl Pass<'_> {
             policy: super::treatment::policy(stage),
             ignore: super::treatment::ignore(&self.set.spec, stage)?,
             new: BTreeSet::new(),
+            met_own: AtomicBool::new(false),
             doubts: self.memory.doubts.clone(),
         })
     }
