@@ -1,6 +1,7 @@
 //! Connections: one pool per cluster, shared by every identity that speaks to it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{HeaderName, HeaderValue, Request};
@@ -66,6 +67,8 @@ pub struct Cluster {
     /// Hash of the server's address and certificate authority.
     address: String,
     id: OnceCell<String>,
+    /// The last request got no answer.
+    silent: AtomicBool,
 }
 
 impl Cluster {
@@ -116,6 +119,7 @@ impl Cluster {
             bound: Mutex::default(),
             address,
             id: OnceCell::new(),
+            silent: AtomicBool::new(false),
         })
     }
 
@@ -145,6 +149,29 @@ impl Cluster {
     /// As [`Cluster::id`].
     pub async fn is(&self, recorded: &str) -> Result<bool, Error> {
         Ok(recorded == self.address || recorded == self.id().await?)
+    }
+
+    /// Whether the last request got no answer.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_answer(&self, silent: bool) {
+        self.silent.store(silent, Ordering::Relaxed);
+    }
+
+    /// Asks for an answer, whatever it is.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) async fn answers(&self) -> Result<(), Error> {
+        match self.find_id().await {
+            Err(e) if e.is_silence() => Err(e),
+            _ => {
+                self.note_answer(false);
+                Ok(())
+            }
+        }
     }
 
     async fn find_id(&self) -> Result<String, Error> {

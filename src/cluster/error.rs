@@ -101,6 +101,11 @@ impl Error {
         }
     }
 
+    /// Nobody answered.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::Transport { .. })
+    }
+
     /// 404: the object (or its kind's endpoint) is not there.
     pub fn is_not_found(&self) -> bool {
         self.code() == Some(404)

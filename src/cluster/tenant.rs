@@ -1,5 +1,6 @@
 //! Requests as one identity against one cluster.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use http::HeaderValue;
@@ -27,6 +28,11 @@ const FOREIGN_LIST: usize = 2 * FOREIGN_ANSWER;
 const FOREIGN_OBJECT: usize = 4 * 1024 * 1024;
 /// Values in one answer from there: in memory even the smallest takes many times its text.
 const FOREIGN_VALUES: usize = 500_000;
+
+/// Whole objects.
+const WHOLE: &str = "application/json";
+/// Metadata alone, from servers that know how.
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json";
 
 /// What must still hold for a delete to go ahead.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -285,44 +291,89 @@ impl Tenant {
     /// # Errors
     /// The failed request; [`Error::TooLarge`] where a server does not come to an end.
     pub async fn list(&self, kind: &Target, label_selector: Option<&str>) -> Result<Vec<Value>, Error> {
+        let mut items = Vec::new();
+        let (mut bytes, mut values) = (0, 0);
+        let mut next = Some(String::new());
+        for _ in 0..PAGES {
+            let Some(token) = next else {
+                return Ok(items);
+            };
+            let page = self.page(kind, label_selector, &token, WHOLE).await?;
+            bytes += page.bytes;
+            values += page.values;
+            self.bear(kind, bytes, values)?;
+            items.extend(page.items);
+            next = page.next;
+        }
+        Err(endless(kind))
+    }
+
+    /// Looks at the metadata of the objects of a kind, page by page and without keeping any, until `each` breaks.
+    ///
+    /// # Errors
+    /// The failed request; [`Error::TooLarge`] where a server does not come to an end.
+    pub async fn scan(
+        &self,
+        kind: &Target,
+        label_selector: Option<&str>,
+        mut each: impl FnMut(Value) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let mut next = Some(String::new());
+        for _ in 0..PAGES {
+            let Some(token) = next else {
+                return Ok(());
+            };
+            let page = self.page(kind, label_selector, &token, METADATA).await?;
+            self.bear(kind, page.bytes, page.values)?;
+            if page.items.into_iter().try_for_each(&mut each).is_break() {
+                return Ok(());
+            }
+            next = page.next;
+        }
+        Err(endless(kind))
+    }
+
+    /// Refuses what a server that a tenant named may not take of our memory.
+    fn bear(&self, kind: &Target, bytes: usize, values: usize) -> Result<(), Error> {
+        let limit = match (bytes > FOREIGN_LIST, values > FOREIGN_VALUES) {
+            _ if self.cluster.is_local() => return Ok(()),
+            (true, _) => "32 MiB",
+            (_, true) => "half a million values",
+            _ => return Ok(()),
+        };
+        Err(Error::TooLarge {
+            what: format!("list {}", kind.kind),
+            limit,
+        })
+    }
+
+    async fn page(
+        &self,
+        kind: &Target,
+        label_selector: Option<&str>,
+        token: &str,
+        accept: &str,
+    ) -> Result<Page, Error> {
         let served = self.place(kind).await?;
         let what = || format!("list {}", kind.kind);
-        let mut items = Vec::new();
-        let mut next: Option<String> = None;
-        let (mut bytes, mut values) = (0, 0);
-        for _ in 0..PAGES {
-            let path = format!(
-                "{}?{}",
-                served.path(kind, None),
-                page_query(label_selector, next.as_deref())
-            );
-            let request = http::Request::get(path)
-                .body(Vec::new())
-                .map_err(|e| Error::Client(e.to_string()))?;
-            let text = self.text(what, request).await?;
-            bytes += text.len();
-            if bytes > FOREIGN_LIST && !self.cluster.is_local() {
-                return Err(Error::TooLarge {
-                    what: what(),
-                    limit: "32 MiB",
-                });
-            }
-            let mut page = self.parse(what, &text, &mut values)?;
-            if let Some(Value::Array(found)) = page.get_mut("items").map(Value::take) {
-                items.extend(found);
-            }
-            next = page
-                .pointer("/metadata/continue")
-                .and_then(Value::as_str)
-                .filter(|t| !t.is_empty())
-                .map(str::to_owned);
-            if next.is_none() {
-                return Ok(items);
-            }
-        }
-        Err(Error::TooLarge {
-            what: what(),
-            limit: "a thousand pages",
+        let path = format!("{}?{}", served.path(kind, None), page_query(label_selector, token));
+        let request = http::Request::get(path)
+            .header(http::header::ACCEPT, accept)
+            .body(Vec::new())
+            .map_err(|e| Error::Client(e.to_string()))?;
+        let text = self.text(what, request).await?;
+        let mut values = 0;
+        let mut page = self.parse(what, &text, &mut values)?;
+        let items = match page.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => items,
+            _ => Vec::new(),
+        };
+        let next = page.pointer("/metadata/continue").and_then(Value::as_str);
+        Ok(Page {
+            bytes: text.len(),
+            values,
+            next: next.filter(|t| !t.is_empty()).map(str::to_owned),
+            items,
         })
     }
 
@@ -393,9 +444,10 @@ impl Tenant {
     }
 
     async fn text(&self, what: impl Fn() -> String, request: http::Request<Vec<u8>>) -> Result<String, Error> {
-        bounded(what(), self.client.request_text(request))
-            .await?
-            .map_err(|e| Error::from_kube(what(), e))
+        let answer = bounded(what(), self.client.request_text(request)).await;
+        let text = answer.and_then(|text| text.map_err(|e| Error::from_kube(what(), e)));
+        self.cluster.note_answer(text.as_ref().is_err_and(Error::is_silence));
+        text
     }
 }
 
@@ -422,13 +474,29 @@ fn at_version(object: &Value, version: &str) -> Value {
     object
 }
 
-fn page_query(label_selector: Option<&str>, next: Option<&str>) -> String {
+/// A page of a list.
+struct Page {
+    items: Vec<Value>,
+    next: Option<String>,
+    /// Of its text.
+    bytes: usize,
+    values: usize,
+}
+
+fn endless(kind: &Target) -> Error {
+    Error::TooLarge {
+        what: format!("list {}", kind.kind),
+        limit: "a thousand pages",
+    }
+}
+
+fn page_query(label_selector: Option<&str>, token: &str) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     query.append_pair("limit", "500");
     if let Some(selector) = label_selector {
         query.append_pair("labelSelector", selector);
     }
-    if let Some(token) = next {
+    if !token.is_empty() {
         query.append_pair("continue", token);
     }
     query.finish()

@@ -1,6 +1,7 @@
 //! Deleting recorded objects: those that are still ours, and a namespace only with all that it holds (run 19.3).
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -15,6 +16,9 @@ use crate::rules::inventory::{
 /// Looks at something that changes from one look to the next.
 const MAX_TRIES: usize = 4;
 
+/// Deletes in a row without an answer: then the server is gone, and the others would wait as long.
+const MAX_SILENT: u32 = 3;
+
 /// What became of a set of objects to be deleted.
 #[derive(Debug, Default)]
 pub struct Removal {
@@ -25,6 +29,16 @@ pub struct Removal {
     /// Why a namespace stays, which a person has to know: it is not recorded any more.
     pub kept: Vec<String>,
     pub errors: Vec<Error>,
+}
+
+impl Removal {
+    /// Adds what became of those that were left over, tried again.
+    pub fn followed_by(&mut self, again: Self) {
+        self.settled.extend(again.settled);
+        self.leaving.extend(again.leaving);
+        self.kept.extend(again.kept);
+        self.errors = again.errors;
+    }
 }
 
 /// What became of one object.
@@ -45,10 +59,12 @@ pub struct Remover<'a> {
 }
 
 impl Remover<'_> {
-    /// Deletes recorded objects that are still ours, in reverse apply order. Every one is tried.
+    /// Deletes recorded objects that are still ours, in reverse apply order. Every one is tried, unless the
+    /// server does not answer.
     pub async fn remove(&self, entries: &[Entry]) -> Removal {
         let began = Instant::now();
         let mut removal = Removal::default();
+        let mut silent = 0;
         let mut ids: Vec<ObjectId> = entries.iter().map(|e| e.id.clone()).collect();
         crate::rules::order::sort_for_delete(&mut ids);
         for id in ids {
@@ -57,6 +73,7 @@ impl Remover<'_> {
             };
             match self.remove_one(entry, began).await {
                 Ok(fate) => {
+                    silent = 0;
                     match fate {
                         Fate::Gone => {}
                         Fate::Leaving => removal.leaving.push(id.clone()),
@@ -64,7 +81,13 @@ impl Remover<'_> {
                     }
                     removal.settled.insert(id);
                 }
-                Err(error) => removal.errors.push(error),
+                Err(error) => {
+                    silent = if error.is_silence() { silent + 1 } else { 0 };
+                    removal.errors.push(error);
+                    if silent == MAX_SILENT {
+                        break;
+                    }
+                }
             }
         }
         removal
@@ -167,13 +190,17 @@ impl Remover<'_> {
                 namespace: Some(name.to_owned()),
                 name: String::new(),
             };
-            match self.tenant.list(&target, None).await {
-                Ok(items) => facts.staying.extend(items.into_iter().filter_map(|mut item| {
-                    item["apiVersion"] = target.api_version.clone().into();
-                    item["kind"] = target.kind.clone().into();
-                    let stays = leaving.is_held_by(&item, |group, kind| known.contains(&(group.to_owned(), kind)));
-                    stays.then(|| ObjectId::of(&item)).flatten()
-                })),
+            let looked = self.tenant.scan(&target, None, |mut item| {
+                item["apiVersion"] = target.api_version.clone().into();
+                item["kind"] = target.kind.clone().into();
+                if !leaving.is_held_by(&item, |group, kind| known.contains(&(group.to_owned(), kind))) {
+                    return ControlFlow::Continue(());
+                }
+                facts.staying.extend(ObjectId::of(&item));
+                ControlFlow::Break(())
+            });
+            match looked.await {
+                Ok(()) => {}
                 Err(Error::UnknownKind { .. }) => return Ok(None),
                 Err(e) if e.is_not_found() => return Ok(None),
                 Err(e) if e.is_forbidden() => facts.unread.push(target.kind),

@@ -2,6 +2,7 @@
 //! anything else is decided (run 26, 28 B36). What was found but is not rendered is pruned by a later pass.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
 use futures::StreamExt;
 
@@ -102,7 +103,9 @@ impl Pass<'_> {
         let stored = record.entries();
         let wanted = union(&stored, &found);
         if wanted.len() > stored.len() {
-            let shards = self.recorder(at, stage).write(&stored, &wanted).await;
+            let mut recorder = self.recorder(at, stage);
+            recorder.settles = true;
+            let shards = recorder.write(&stored, &wanted).await;
             let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
             let entry = &mut self.status.stages[at];
             entry.entries_count = i64::try_from(wanted.len()).ok();
@@ -185,7 +188,8 @@ impl Pass<'_> {
         let (found, unlisted) = self.labelled_of(&tenant, stage, kinds).await;
         wanted.extend(found);
         let recorder = self.recorder(at, stage).before_prune(&record, &now);
-        let shards = recorder.write(&stored, &wanted).await;
+        // All of it was in place.
+        let shards = recorder.write(&wanted, &wanted).await;
         let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;
         let entry = &mut self.status.stages[at];
         // What only labels knew is to be pruned; until then the record holds more than the status speaks of.
@@ -205,24 +209,32 @@ impl Pass<'_> {
             label::STAGE,
             stage.name
         );
-        let mut found = tenant.list(target, Some(&selector)).await;
-        if found.is_err() && target.namespace.is_none() {
-            // A tenant usually may list its own namespace alone.
-            let own = Target {
-                namespace: Some(self.owner.namespace.clone()),
-                ..target.clone()
-            };
-            found = tenant.list(&own, Some(&selector)).await;
-        }
-        let items = found.map_err(|error| tracing::info!(%error, kind = target.kind, "objects cannot be listed"))?;
-        Ok(items
-            .into_iter()
-            .filter_map(|mut item| {
+        let own = Target {
+            namespace: Some(self.owner.namespace.clone()),
+            ..target.clone()
+        };
+        // A tenant usually may list its own namespace alone.
+        let narrower = target.namespace.is_none().then_some(&own);
+        let mut error = None;
+        for place in [Some(target), narrower].into_iter().flatten() {
+            let mut found = Entries::new();
+            let looked = tenant.scan(place, Some(&selector), |mut item| {
                 item["apiVersion"] = target.api_version.clone().into();
                 item["kind"] = target.kind.clone().into();
-                Entry::of(&item).map(|e| (e.id, e.version))
-            })
-            .collect())
+                found.extend(Entry::of(&item).map(|e| (e.id, e.version)));
+                ControlFlow::Continue(())
+            });
+            match looked.await {
+                Ok(()) => return Ok(found),
+                Err(e) => error = Some(e),
+            }
+        }
+        tracing::info!(
+            error = error.map(tracing::field::display),
+            kind = target.kind,
+            "objects cannot be listed"
+        );
+        Err(())
     }
 
     /// Whether more is recorded than is wanted: something is left to prune although no run is under way.

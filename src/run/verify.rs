@@ -98,20 +98,17 @@ impl Observer<'_> {
             ..Look::default()
         };
         let stale = self.stale(known, needed, &mut look).await?;
-        let reads: Vec<_> = futures::stream::iter(stale.into_iter().map(|(id, key)| {
-            let known = known.get(&id).cloned();
-            async move {
-                let read = match &known {
-                    Some(known) => self.read(&id, known, &key, sent.and_then(|s| s.get(&id))).await,
-                    None => return None,
-                };
-                Some((id, read))
-            }
+        let stale: Vec<_> = stale
+            .into_iter()
+            .filter_map(|(id, key)| Some((known.get(&id).cloned()?, id, key)))
+            .collect();
+        let mut reads = futures::stream::iter(stale.into_iter().map(|(known, id, key)| async move {
+            let read = self.read(&id, &known, &key, sent.and_then(|s| s.get(&id))).await;
+            (id, read)
         }))
-        .buffer_unordered(PARALLEL)
-        .collect()
-        .await;
-        for (id, read) in reads.into_iter().flatten() {
+        .buffer_unordered(PARALLEL);
+        // The first that cannot be read ends the look: where the server is silent the others would wait as long.
+        while let Some((id, read)) = reads.next().await {
             let (read, drifted) = read?;
             if let Some(changes) = drifted {
                 look.drifted.insert(id.clone(), changes);

@@ -137,8 +137,10 @@ impl Clusters {
                 return Err(error);
             }
         };
-        if let Some((known, cluster)) = &state.connected
-            && *known == version
+        let connected = state.connected.as_ref().filter(|(known, _)| *known == version);
+        let connected = connected.map(|(_, cluster)| cluster.clone());
+        if let Some(cluster) = &connected
+            && !cluster.is_silent()
         {
             return Ok(cluster.clone());
         }
@@ -147,9 +149,15 @@ impl Clusters {
             return Err(failed.error.clone());
         }
         let silent = failed.map_or(0, |failed| failed.silent);
-        state.connected = None;
         let began = Instant::now();
-        match self.connect(&secret, &version, &text).await {
+        let reached = match connected {
+            Some(cluster) => self.again(&secret, cluster).await,
+            None => {
+                state.connected = None;
+                self.connect(&secret, &version, &text).await
+            }
+        };
+        match reached {
             Ok(cluster) => {
                 state.failed = None;
                 state.connected = Some((version, cluster.clone()));
@@ -258,14 +266,26 @@ impl Clusters {
                 "check that client-certificate-data and client-key-data belong together",
             ))
         })?;
-        match cluster.id().await {
-            Ok(_) => Ok(cluster),
-            Err(Error::Refused { refusal, .. }) => Err(refused(kubeconfig::refused("the server's address", &refusal))),
-            Err(source) => Err(RemoteError::Unreachable {
-                secret: secret.clone(),
-                source: Arc::new(source),
-            }),
-        }
+        reached(secret, cluster.id().await.map(drop)).map(|()| cluster)
+    }
+
+    /// A cluster that stopped to answer is asked once, for all that wait for it.
+    async fn again(&self, secret: &SecretKey, cluster: Arc<Cluster>) -> Result<Arc<Cluster>, RemoteError> {
+        reached(secret, cluster.answers().await).map(|()| cluster)
+    }
+}
+
+fn reached(secret: &SecretKey, answer: Result<(), Error>) -> Result<(), RemoteError> {
+    match answer {
+        Ok(()) => Ok(()),
+        Err(Error::Refused { refusal, .. }) => Err(RemoteError::Refused {
+            secret: secret.clone(),
+            fault: Box::new(kubeconfig::refused("the server's address", &refusal)),
+        }),
+        Err(source) => Err(RemoteError::Unreachable {
+            secret: secret.clone(),
+            source: Arc::new(source),
+        }),
     }
 }
 

@@ -109,14 +109,10 @@ pub enum NamespaceRefusal {
     #[error("namespace {namespace} is kept: the StageSet itself lives in it")]
     HoldsStageSet { namespace: String },
     #[error(
-        "namespace {namespace} is kept: it holds {count} object(s) that are not to be deleted, for example {example}; \
+        "namespace {namespace} is kept: it holds objects that are not to be deleted, for example {example}; \
          delete or move them first"
     )]
-    HoldsOthers {
-        namespace: String,
-        count: usize,
-        example: Box<ObjectId>,
-    },
+    HoldsOthers { namespace: String, example: Box<ObjectId> },
     #[error("namespace {namespace} is kept: {kinds} in it cannot be listed, so it may hold anything")]
     Unread { namespace: String, kinds: String },
 }
@@ -134,7 +130,6 @@ pub fn may_delete_namespace(facts: &NamespaceFacts) -> Result<(), NamespaceRefus
     if let Some(example) = facts.staying.first() {
         return Err(NamespaceRefusal::HoldsOthers {
             namespace,
-            count: facts.staying.len(),
             example: Box::new(example.clone()),
         });
     }
