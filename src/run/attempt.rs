@@ -47,7 +47,8 @@ impl Pass<'_> {
     pub(super) async fn standing(&mut self, outdated: bool) -> Result<Standing, Stop> {
         let now = Timestamp::now();
         if let Some(at) = self.position(|s| s.phase == Some(StagePhase::Failed)) {
-            let due = self.retry_due(at, now)
+            let due = self.memory.owed
+                || self.retry_due(at, now)
                 || self.due_after_restart(at)
                 || self.other_inputs(at)
                 || self.appeared(at).await

@@ -17,7 +17,7 @@ use crate::cluster::Tenant;
 use crate::rules::condition::Situation;
 use crate::rules::inventory::ObjectId;
 use crate::rules::next::Held;
-use crate::rules::readiness::{Overall, Readiness};
+use crate::rules::readiness::{Awaited, Overall, Readiness};
 
 /// Verify bound where no timeout is set anywhere (run 18.2).
 const DEFAULT_BOUND: Duration = Duration::from_secs(15 * 60);
@@ -144,13 +144,11 @@ impl Pass<'_> {
         }
         let stage = self.set.spec.stages[at].clone();
         let tenant = self.tenant(&stage);
-        let (Ok(look), Ok(judge)) = (
-            self.look(&stage, &tenant, Mode::Watched).await,
+        let look = self.look(&stage, &tenant, Mode::Watched).await;
+        let (Ok(judge), Some(memory)) = (
             Judge::of(&stage, &self.owner.namespace),
+            self.memory.stages.get(&stage.name),
         ) else {
-            return Ok(false);
-        };
-        let Some(memory) = self.memory.stages.get(&stage.name) else {
             return Ok(false);
         };
         let known: BTreeMap<ObjectId, Known> = memory
@@ -159,9 +157,21 @@ impl Pass<'_> {
             .chain(&memory.named)
             .map(|(id, known)| (id.clone(), known.clone()))
             .collect();
+        // Where something cannot be read, what is known of the others still counts.
+        let awaited = look.map(|look| look.awaited).unwrap_or_else(|_| {
+            let own = memory
+                .objects
+                .iter()
+                .filter(|(id, known)| !known.skipped && judge.awaits(id));
+            let remembered = |(id, known): (&ObjectId, &Known)| Awaited {
+                id: id.clone(),
+                readiness: known.readiness.clone(),
+            };
+            own.map(remembered).collect()
+        });
         Ok(self
             .observer(&tenant, &judge, Mode::Watched)
-            .error_wait(&look.awaited, &known)
+            .error_wait(&awaited, &known)
             .await
             .is_some())
     }

@@ -32,6 +32,15 @@ impl Pass<'_> {
         }
     }
 
+    /// The same for those behind stage `at`, which the run does not come to in this pass.
+    pub(super) async fn care_for_later(&mut self, at: usize) {
+        for (later, stage) in self.set.spec.stages.clone().iter().enumerate().skip(at + 1) {
+            if self.is_done(later, &self.inputs(later)) {
+                self.care(later, stage).await;
+            }
+        }
+    }
+
     /// Looks after a stage that is through. It is compared with what was sent when that is due or asked for; where the
     /// run rests it is looked at each time, and otherwise only watched. Nothing that goes wrong here changes how the
     /// run stands: its stage tells.

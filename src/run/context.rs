@@ -129,7 +129,9 @@ pub struct Memory {
     /// The last event that said drift has to wait.
     pub told_waits: Option<(crate::api::Reason, String)>,
     /// Objects recorded since the release was last in place.
-    pub added: BTreeSet<ObjectId>,
+    pub added: BTreeMap<String, BTreeSet<ObjectId>>,
+    /// An attempt that was begun by something that is told once has to wait for a dependency.
+    pub owed: bool,
     /// Stages that had neither record nor status when they were first recorded, and whether an object of theirs was there
     /// all the same: then they come from a backup.
     pub unknown: BTreeMap<String, bool>,

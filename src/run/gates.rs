@@ -260,12 +260,16 @@ impl Pass<'_> {
                 reason: Reason::StageFailed,
                 message: without_runbook(&ready.message).to_owned(),
             },
-            None => Situation::Held {
-                reason: Reason::UpdateDeferred,
-                message: if deployed { format!("Deployed; {held}") } else { held },
-                retrying: false,
-                deployed,
-            },
+            None => {
+                // A run that is held half way has not deployed what it is about.
+                let deployed = deployed && self.status.run.is_none();
+                Situation::Held {
+                    reason: Reason::UpdateDeferred,
+                    message: if deployed { format!("Deployed; {held}") } else { held },
+                    retrying: false,
+                    deployed,
+                }
+            }
         }
     }
 

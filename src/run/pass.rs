@@ -109,10 +109,7 @@ impl<'a> Pass<'a> {
     pub async fn run(mut self) -> Result<Wake, Stop> {
         self.ensure_finalizer().await?;
         match self.decide().await {
-            Ok(end) => {
-                let end = self.explain_denial(end).await;
-                self.finish(end).await
-            }
+            Ok(end) => self.finish(end).await,
             Err(stop) => {
                 self.tell_stumble(&stop).await;
                 Err(stop)
@@ -124,7 +121,9 @@ impl<'a> Pass<'a> {
     /// answer looks like this for as long as it takes to count as a failure.
     async fn tell_stumble(&mut self, stop: &Stop) {
         let Stop::Stumbled(why) = stop else { return };
-        if self.memory.undecided < TOLD_FROM || self.status.run.is_none() {
+        // One that failed keeps saying why.
+        let rests = self.position(|s| s.phase == Some(StagePhase::Failed)).is_some();
+        if self.memory.undecided < TOLD_FROM || self.status.run.is_none() || rests {
             return;
         }
         let message = format!("{why}; trying again");
@@ -177,7 +176,10 @@ impl<'a> Pass<'a> {
         }
         match self.restore_records().await {
             Ok(restored) => self.prune_deferred = restored,
-            Err((at, failure)) => return self.failed(at, failure),
+            Err((at, failure)) => {
+                let end = self.failed(at, failure)?;
+                return Ok(self.explain_denial(end).await);
+            }
         }
         let end = match self.next(&offered).await? {
             Next::Steady => {
@@ -190,14 +192,17 @@ impl<'a> Pass<'a> {
                 if self.status.run.is_some()
                     && let Some(end) = self.dependencies().await?
                 {
+                    self.memory.owed = true;
                     self.care_for_all().await;
                     return Ok(self.with_care(end));
                 }
+                self.memory.owed = false;
                 self.use_up_override();
                 self.start(offered, attempt).await?;
                 self.stages().await?
             }
         };
+        let end = self.explain_denial(end).await;
         Ok(self.with_care(end))
     }
 

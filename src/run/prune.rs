@@ -36,8 +36,14 @@ impl Pass<'_> {
             Ok(Some(held)) => return Ok(held),
             Err(failure) => return self.failed_prune(last, failure),
         }
+        let before = record::release_of(&self.set, &self.status);
         self.status.last_applied_revisions = self.artifacts.iter().map(|a| (a.key(), a.revision.clone())).collect();
         let newer = self.status.last_attempted_revisions != self.status.last_applied_revisions;
+        if record::release_of(&self.set, &self.status) == before
+            && let Err(failure) = self.settle_records().await
+        {
+            return self.failed_prune(last, failure);
+        }
         self.status.run = None;
         self.memory.added.clear();
         self.count_records();
@@ -128,7 +134,7 @@ impl Pass<'_> {
         let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
         let mut records = BTreeMap::new();
         for (mut stored, record) in record::all_since(self.ctx, self.owner, &release) {
-            stored.added.clone_from(&self.memory.added);
+            stored.added = self.memory.added.get(&stored.name).cloned().unwrap_or_default();
             let is_here = is_here(self.ctx, &self.target, record.target.as_ref()).await;
             let is_here = is_here.map_err(|e| Failure::of_request("prune", &e))?;
             records.insert(stored.name.clone(), record);
@@ -179,6 +185,27 @@ impl Pass<'_> {
                 let written = self.recorder(at, stage).write(&entries, &entries).await;
                 written.map_err(|e| Failure::of_request("prune", &e))?;
             }
+        }
+        Ok(())
+    }
+
+    /// A run that got through with the revisions of before, for a changed spec: what it brought counts from here on for
+    /// what is in place. With other revisions the marks of before say nothing any more.
+    async fn settle_records(&mut self) -> Result<(), Failure> {
+        if self.prune_deferred {
+            return Ok(());
+        }
+        for (at, stage) in self.set.spec.stages.clone().iter().enumerate() {
+            let record = record::of_stage(self.ctx, self.owner, &stage.name);
+            let ids = self.desired_ids(at, stage).await?;
+            let entries = record.entries();
+            if record.shards.is_empty() || entries.keys().any(|id| !ids.contains(id)) {
+                continue;
+            }
+            let mut recorder = self.recorder(at, stage);
+            recorder.settles = true;
+            let written = recorder.write(&entries, &entries).await;
+            written.map_err(|e| Failure::of_request("record inventory", &e))?;
         }
         Ok(())
     }
@@ -266,6 +293,21 @@ impl Pass<'_> {
                 wanted: &wanted,
             };
             removal = remover.remove(delete).await;
+            if let Some(successor) = self.successor(plan, account.as_deref())
+                && removal.errors.iter().any(crate::cluster::Error::is_forbidden)
+            {
+                let tenant = cluster.tenant(Identity::of(&self.owner.namespace, Some(successor)));
+                let rest: Vec<Entry> = delete
+                    .iter()
+                    .filter(|e| !removal.settled.contains(&e.id))
+                    .cloned()
+                    .collect();
+                let again = Remover {
+                    tenant: &tenant,
+                    ..remover
+                };
+                removal.followed_by(again.remove(&rest).await);
+            }
             tell_kept(self.ctx, &self.set, &plan.stage, &removal.kept);
         } else if left_alone {
             removal.settled = plan.delete.iter().map(|e| e.id.clone()).collect();
@@ -283,6 +325,14 @@ impl Pass<'_> {
                 Err(failure)
             }
         }
+    }
+
+    /// Who applies the stage now, where that is somebody else than `account`, who may have lost its rights.
+    fn successor(&self, plan: &StagePrune, account: Option<&str>) -> Option<&str> {
+        let spec = &self.set.spec;
+        let stage = spec.stages.iter().find(|s| s.name == plan.stage)?;
+        let now = non_empty(&stage.service_account_name).or(non_empty(&spec.service_account_name))?;
+        (account != Some(now)).then_some(now)
     }
 
     /// The cluster a record's objects are on, and the account to delete them as. A record of the cluster that is applied to

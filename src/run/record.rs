@@ -197,7 +197,7 @@ impl Recorder<'_> {
             let Some(found) = found.iter().find(|s| s.metadata.name.as_deref() == Some(&shard.name)) else {
                 continue;
             };
-            if self.has_another_header(found) || self.has_old_owner(found) {
+            if self.has_another_header(found) || self.has_old_owner(found) || self.is_to_settle(found) {
                 let entries: Vec<RawEntry> = raw(found);
                 let index = shard.index.unwrap_or_default();
                 self.put(index, &shard.name, &entries, (known, wanted)).await?;
@@ -212,6 +212,11 @@ impl Recorder<'_> {
         !owners
             .into_iter()
             .any(|o| Some(&o.uid) == self.set.metadata.uid.as_ref())
+    }
+
+    fn is_to_settle(&self, shard: &StageInventory) -> bool {
+        let entries = shard.spec.entries.len();
+        self.settles && settled(mark_on(shard), &self.release, entries) != entries
     }
 
     fn has_another_header(&self, shard: &StageInventory) -> bool {

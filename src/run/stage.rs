@@ -69,7 +69,10 @@ impl Pass<'_> {
             }
             match self.stage(at, stage, inputs).await? {
                 Flow::Ready => {}
-                Flow::End(end) => return Ok(end),
+                Flow::End(end) => {
+                    self.care_for_later(at).await;
+                    return Ok(end);
+                }
             }
         }
         self.conclude().await
@@ -85,17 +88,24 @@ impl Pass<'_> {
         self.needed.extend(keys);
     }
 
-    /// Whether an object of a stage before the last has changed since the run was through with it: nobody has looked
-    /// at it since.
+    /// Whether an object of a stage before the last has changed since the run was through with it, or was seen to break:
+    /// nobody has drawn a conclusion from that yet.
     pub(super) fn is_disturbed(&self) -> bool {
         let stages = &self.set.spec.stages;
         stages.iter().take(stages.len().saturating_sub(1)).any(|stage| {
             let tenant = self.tenant(stage);
+            let judge = Judge::of(stage, &self.owner.namespace).ok();
+            let awaited = |id: &ObjectId| judge.as_ref().is_some_and(|judge| judge.awaits(id));
             let objects = self.memory.stages.get(&stage.name).map(|m| &m.objects);
-            objects.into_iter().flatten().any(|(id, known)| {
-                let key = watch_key(&tenant, id, known);
-                !known.skipped && self.ctx.hub.knows(&key, &id.name, &known.uid, known.version) != Knowledge::Unchanged
-            })
+            objects
+                .into_iter()
+                .flatten()
+                .filter(|(_, known)| !known.skipped)
+                .any(|(id, known)| {
+                    let key = watch_key(&tenant, id, known);
+                    let broke = !known.readiness.is_ready() && awaited(id);
+                    broke || self.ctx.hub.knows(&key, &id.name, &known.uid, known.version) != Knowledge::Unchanged
+                })
         })
     }
 
@@ -112,6 +122,7 @@ impl Pass<'_> {
             .iter()
             .position(|s| s.step == Some(Step::Verify) && s.phase == Some(StagePhase::Verifying));
         let at = at.unwrap_or_default();
+        self.care_for_all().await;
         match self.verify(at, &spec.stages[at], self.watched_mode()).await? {
             Flow::Ready => Ok(self.unfinished(at, "a newer spec takes over", Wake::In(Duration::ZERO))),
             Flow::End(end) => Ok(end),
@@ -364,8 +375,10 @@ impl Pass<'_> {
         aside.map_err(|e| Failure::of_request("record inventory", &e))?;
         let stored = super::record::of_stage(self.ctx, self.owner, &stage.name);
         let before = stored.entries();
-        if stored.shards.is_empty() && self.status.stages[at].applied_revision.is_none() {
-            self.memory.unknown.insert(stage.name.clone(), false);
+        if self.status.stages[at].applied_revision.is_none() {
+            // Where a record is found, an apply before a restart has not come to its end: whom it met is not known.
+            let unfinished = !stored.shards.is_empty();
+            self.memory.unknown.entry(stage.name.clone()).or_insert(unfinished);
         }
         let wanted = union(&before, &now);
         let shards = self
@@ -378,7 +391,8 @@ impl Pass<'_> {
         entry.entries_count = i64::try_from(wanted.len()).ok();
         entry.shards = i32::try_from(shards).ok();
         let new: BTreeSet<ObjectId> = now.into_keys().filter(|id| !before.contains_key(id)).collect();
-        self.memory.added.extend(new.iter().cloned());
+        let added = self.memory.added.entry(stage.name.clone()).or_default();
+        added.extend(new.iter().cloned());
         Ok(new)
     }
 

@@ -189,6 +189,31 @@ async fn a_failed_run_is_followed_by_none_before_its_dependencies_are_ready() {
     app.until_ready_within(Duration::from_secs(15)).await;
 }
 
+/// An attempt that was asked for while a dependency was not ready begins when it is.
+///
+/// Rules: run 7.3 ready
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_meets_a_closed_gate_is_not_lost() {
+    let world = World::start("dep-owed").await;
+    for name in ["db", "app"] {
+        publish(&world, name).await;
+    }
+    world.publish("bad", &[("w.yaml", &widget("w", 1))]).await;
+    let mut db = stageset("db").stage(stage("app", "db")).apply(&world).await;
+    db.until_ready().await;
+    let spec = on("app", json!([{ "name": "db" }]));
+    let app = spec.stage(stage("bad", "bad").timeout("2s")).apply(&world).await;
+    app.until_reason("StageFailed").await;
+    let attempt = app.status().await["run"]["attempt"].as_i64();
+    db.suspend(true).await;
+    db.until_reason("Suspended").await;
+    app.request().await;
+    app.until_reason("DependencyNotReady").await;
+    db.suspend(false).await;
+    app.until("another attempt", |s| s["run"]["attempt"].as_i64() > attempt)
+        .await;
+}
+
 /// The heartbeat of a dependency is no news to its dependents.
 ///
 /// Rules: run B17

@@ -366,6 +366,50 @@ async fn a_render_that_lost_most_of_a_stage_prunes_nothing_before_it_is_confirme
     assert_eq!(world.applied(&objects::configmaps(), "app").await, ["m00"]);
 }
 
+/// What was found again by labels counts for what is in place, and so does what a changed spec brought at the same
+/// revision.
+///
+/// Rules: decisions 6 mass, run 26.6
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mass_prune_is_held_after_a_lost_record_and_after_a_changed_spec_too() {
+    let world = World::start("mass-after").await;
+    let many: Vec<String> = (0..30).map(|i| configmap(&format!("m{i:02}"), "v")).collect();
+    let one = |folder: &str| (format!("{folder}/maps.yaml"), many[0].clone());
+    let publish = async |few: bool| {
+        let (path, text) = one("many");
+        let files = [one("few"), (path, if few { text } else { multi(&many) })];
+        let files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (p.as_str(), t.as_str())).collect();
+        world.publish("app", &files).await
+    };
+    publish(false).await;
+    let mut app = stageset("app")
+        .stage(stage("app", "app").path("few"))
+        .apply(&world)
+        .await;
+    app.until_ready().await;
+    let many_path = json!([{ "name": "app", "sourceRef": { "name": "app" }, "path": "many" }]);
+    app.patch_spec(json!({ "stages": many_path })).await;
+    app.until_ready().await;
+    let confirmed = publish(true).await;
+    app.until_reason("PruneHeld").await;
+    app.annotate("stages.metio.wtf/confirm-prune", Some(&confirmed)).await;
+    app.until_ready().await;
+
+    let revision = publish(false).await;
+    app.until_rolled_out("app", &revision).await;
+    app.until("a finished run", |s| s["run"].is_null()).await;
+    world
+        .cluster
+        .delete(&objects::inventories(), &world.namespace, "app-app-0")
+        .await;
+    app.until_event("InventoryReconstructed").await;
+    app.annotate("stages.metio.wtf/confirm-prune", None).await;
+    app.reconcile().await;
+    publish(true).await;
+    app.until_reason("PruneHeld").await;
+    assert_eq!(world.applied(&objects::configmaps(), "app").await.len(), 30);
+}
+
 /// Rules: decisions 6 protection
 #[tokio::test(flavor = "multi_thread")]
 async fn deletion_protection_holds_the_teardown() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::{
     World, look,
     objects::{self, configmap, widget},
-    stageset::{Spec, StageSet, condition_of, stage, stageset},
+    stageset::{Spec, StageSet, condition_of, stage, stage_of, stageset},
 };
 
 fn deny(from: Timestamp, to: Timestamp) -> Value {
@@ -258,6 +258,39 @@ async fn a_stage_added_in_a_closed_window_lets_no_update_through() {
     let status = app.status().await;
     let waiting = &status["pendingUpdate"]["revisions"];
     assert!(waiting.as_object().is_some_and(|r| r.len() == 3), "{status}");
+}
+
+/// A rollout that a closed window stops half way, because a stage was added, is not called deployed.
+///
+/// Rules: run B9 started
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_held_half_way_is_not_ready() {
+    let world = World::start("half-way").await;
+    publish(&world, "one").await;
+    world.publish("w", &[("w.yaml", &widget("w", 1))]).await;
+    world.publish("more", &[("map.yaml", &configmap("more", "one"))]).await;
+    world.widget("w", true).await;
+    let spec = stageset("app").stage(stage("app", "app")).stage(stage("w", "w"));
+    let mut app = spec.apply(&world).await;
+    app.until_ready().await;
+    world.widget("w", false).await;
+    world.publish("w", &[("w.yaml", &widget("w", 2))]).await;
+    app.until("a run at w", |s| {
+        !s["run"].is_null() && stage_of(s, "w")["step"] == "Verify"
+    })
+    .await;
+    let of = |name: &str| json!({ "name": name, "sourceRef": { "name": name } });
+    app.patch_spec(json!({ "updateWindows": [closed()], "stages": [of("app"), of("w"), of("more")] }))
+        .await;
+    let status = app
+        .until("held", |s| {
+            s["pendingUpdate"]["revisions"]
+                .as_object()
+                .is_some_and(|r| r.len() == 3)
+        })
+        .await;
+    let ready = condition_of(&status, "Ready").expect("Ready");
+    assert_ne!(ready["status"], "True", "{ready}");
 }
 
 /// A message that is carried on from pass to pass has one link to its runbook.
