@@ -93,7 +93,7 @@ impl Cluster {
 
     /// A cluster behind a client of a test.
     #[cfg(test)]
-    pub(super) fn of_client(key: &str, client: Client) -> Arc<Self> {
+    pub(crate) fn of_client(key: &str, client: Client) -> Arc<Self> {
         let transport = Transport {
             watches: client.clone(),
             requests: if key.is_empty() {
