@@ -264,7 +264,10 @@ mod tests {
             "x".repeat(1 << 20)
         );
         assert!(said(&long, 422).to_string().len() < MAX_SAID + 100);
-        let cause = format!(r#"{{"reason": "FieldValueInvalid", "message": "{}"}}"#, "x".repeat(1000));
+        let cause = format!(
+            r#"{{"reason": "FieldValueInvalid", "message": "{}"}}"#,
+            "x".repeat(1000)
+        );
         let many = format!(
             r#"{{"code": 422, "reason": "Invalid", "details": {{"causes": [{}]}}}}"#,
             vec![cause; 1000].join(",")

@@ -180,7 +180,10 @@ async fn neither_discovery_nor_identity_nor_failures_are_taken_in_without_end() 
         _ => "none",
     };
     let countless = json!({ "items": vec![json!({}); 600_000] }).to_string();
-    let discovered = same(200, countless).tenant(Identity::Controller).served("v1", "Pod").await;
+    let discovered = same(200, countless)
+        .tenant(Identity::Controller)
+        .served("v1", "Pod")
+        .await;
     assert_eq!(discovered.as_ref().map_err(limit), Err("half a million values"));
     let fat = json!({ "metadata": { "uid": "u", "name": "x".repeat(2 << 20) } }).to_string();
     assert_eq!(same(200, fat).id().await.map_err(|e| limit(&e)), Err("1 MiB"));

@@ -166,7 +166,10 @@ impl Sources {
     async fn wake_later(self: Arc<Self>, key: SourceKey, at: Instant) {
         tokio::time::sleep_until(at).await;
         let mut state = self.lock();
-        let due = state.producers.get_mut(&key).is_some_and(|p| p.falls_due(Instant::now()));
+        let due = state
+            .producers
+            .get_mut(&key)
+            .is_some_and(|p| p.falls_due(Instant::now()));
         drop(state);
         if due {
             self.wake_users(&[key]);
@@ -230,17 +233,31 @@ mod tests {
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut producer = Producer::default();
         assert_eq!(producer.saw(meta("u", 1, "1"), start), Wake::Now, "it is new");
-        assert_eq!(producer.saw(meta("u", 1, "1"), start), Wake::No, "a list tells of it again");
+        assert_eq!(
+            producer.saw(meta("u", 1, "1"), start),
+            Wake::No,
+            "a list tells of it again"
+        );
         assert_eq!(producer.saw(meta("u", 1, "2"), after(1)), Wake::Now, "its status");
         assert_eq!(producer.saw(meta("u", 1, "3"), after(2)), Wake::At(after(31)));
-        assert_eq!(producer.saw(meta("u", 1, "4"), after(3)), Wake::No, "that is owed already");
+        assert_eq!(
+            producer.saw(meta("u", 1, "4"), after(3)),
+            Wake::No,
+            "that is owed already"
+        );
         assert_eq!(producer.saw(meta("u", 2, "5"), after(4)), Wake::Now, "its spec");
         assert!(producer.falls_due(after(31)));
         assert!(!producer.falls_due(after(31)), "once");
         assert_eq!(producer.saw(meta("u", 2, "6"), after(40)), Wake::At(after(61)));
-        assert_eq!(producer.saw(meta("v", 2, "7"), after(41)), Wake::Now, "another of that name");
+        assert_eq!(
+            producer.saw(meta("v", 2, "7"), after(41)),
+            Wake::Now,
+            "another of that name"
+        );
         let deleted = ObjectMeta {
-            deletion_timestamp: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH)),
+            deletion_timestamp: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+                jiff::Timestamp::UNIX_EPOCH,
+            )),
             ..meta("v", 2, "8")
         };
         assert_eq!(producer.saw(deleted, after(42)), Wake::Now, "its end");

@@ -57,7 +57,11 @@ pub fn within_bounds(client: Client) -> Client {
         let most = request.extensions().get::<Most>().copied().unwrap_or(Most::ANY);
         async move {
             let response = client.send(request).await?;
-            let most = if response.status().is_success() { most } else { Most::SMALL };
+            let most = if response.status().is_success() {
+                most
+            } else {
+                Most::SMALL
+            };
             Ok::<_, kube::Error>(response.map(|body| Counted {
                 body,
                 left: most.bytes,

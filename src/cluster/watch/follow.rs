@@ -318,7 +318,9 @@ impl Follower {
 
 fn read_page(bytes: &[u8], trusted: bool) -> Result<Page, Broken> {
     if !trusted && values_in(bytes) > FOREIGN_VALUES {
-        return Err(Broken::Failed("a page of the list holds more values than objects have".into()));
+        return Err(Broken::Failed(
+            "a page of the list holds more values than objects have".into(),
+        ));
     }
     serde_json::from_slice(bytes).map_err(failed)
 }
