@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::connect::IMPERSONATE_USER;
 use super::kinds::segment;
-use super::transport::{FOREIGN_VALUES, FOREIGN_VALUES_TOLD, Most, values_in};
+use super::transport::{Most, values_in};
 use super::{Cluster, Error, Identity, Served, Target, bounded};
 
 /// A resourceVersion that no object ever has. The server compares it only with that of an object it has: where there is
@@ -373,10 +373,10 @@ impl Tenant {
         if !self.cluster.is_local() {
             *values += values_in(text.as_bytes());
         }
-        if *values > FOREIGN_VALUES {
+        if *values > Most::ANY.values {
             return Err(Error::TooLarge {
                 what: what(),
-                limit: FOREIGN_VALUES_TOLD,
+                limit: Most::ANY.values_told,
             });
         }
         serde_json::from_str(text).map_err(|source| Error::Decode { what: what(), source })

@@ -11,34 +11,39 @@ use kube::Client;
 use kube::client::Body;
 use tower::BoxError;
 
-/// Values in one answer.
-pub const FOREIGN_VALUES: usize = 500_000;
-/// The same, in words.
-pub const FOREIGN_VALUES_TOLD: &str = "half a million values";
-
-/// Bytes of one answer. As an extension of a request it replaces the bound that holds otherwise.
+/// Bytes and values of one answer, and the words for that. As an extension of a request it replaces the bound that holds otherwise.
 #[derive(Debug, Clone, Copy)]
 pub struct Most {
-    /// So many.
+    /// So many bytes.
     pub bytes: usize,
-    told: &'static str,
+    /// So many values; a value alone may take hundreds of bytes.
+    pub values: usize,
+    bytes_told: &'static str,
+    /// The bound on values, in words.
+    pub values_told: &'static str,
 }
 
 impl Most {
     /// What answers have to keep to otherwise: lists and discoveries.
     pub const ANY: Self = Self {
         bytes: 16 << 20,
-        told: "16 MiB",
+        values: 500_000,
+        bytes_told: "16 MiB",
+        values_told: "half a million values",
     };
     /// For one object; etcd holds none of half that size.
     pub const OBJECT: Self = Self {
         bytes: 4 << 20,
-        told: "4 MiB",
+        values: 200_000,
+        bytes_told: "4 MiB",
+        values_told: "200,000 values",
     };
     /// For what is always small, failures among it.
     pub const SMALL: Self = Self {
         bytes: 1 << 20,
-        told: "1 MiB",
+        values: 50_000,
+        bytes_told: "1 MiB",
+        values_told: "50,000 values",
     };
 }
 
@@ -86,10 +91,10 @@ impl Counted {
         let too_much = |limit| Err(TooMuch { limit });
         match self.left.checked_sub(data.len()) {
             Some(left) => self.left = left,
-            None => return too_much(self.most.told),
+            None => return too_much(self.most.bytes_told),
         }
-        if self.values.add(data) > FOREIGN_VALUES {
-            return too_much(FOREIGN_VALUES_TOLD);
+        if self.values.add(data) > self.most.values {
+            return too_much(self.most.values_told);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use kube::{Client, Config};
 use tower::{BoxError, Service, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
 
-pub use bounds::{FOREIGN_VALUES, FOREIGN_VALUES_TOLD, Most, TooMuch, values_in, within_bounds};
+pub use bounds::{Most, TooMuch, values_in, within_bounds};
 pub use dial::{Dial, Guard};
 use pool::Pool;
 

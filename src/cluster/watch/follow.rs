@@ -16,7 +16,7 @@ use tokio_util::io::StreamReader;
 use super::entry::{Entry, Wire};
 use super::{Hub, Owner, WatchKey};
 use crate::api::names::label;
-use crate::cluster::transport::{FOREIGN_VALUES, Most, values_in};
+use crate::cluster::transport::{Most, values_in};
 use crate::cluster::{Served, Target, Tenant, bounded};
 use crate::rules::condition::cut;
 
@@ -317,7 +317,7 @@ impl Follower {
 }
 
 fn read_page(bytes: &[u8], trusted: bool) -> Result<Page, Broken> {
-    if !trusted && values_in(bytes) > FOREIGN_VALUES {
+    if !trusted && values_in(bytes) > Most::ANY.values {
         return Err(Broken::Failed(
             "a page of the list holds more values than objects have".into(),
         ));
@@ -381,7 +381,7 @@ mod tests {
     /// Rules: decisions 7 memory
     #[test]
     fn a_page_of_countless_objects_is_not_read() {
-        let page = format!(r#"{{"items": [{}]}}"#, vec!["{}"; FOREIGN_VALUES].join(","));
+        let page = format!(r#"{{"items": [{}]}}"#, vec!["{}"; Most::ANY.values].join(","));
         assert!(matches!(read_page(page.as_bytes(), false), Err(Broken::Failed(_))));
         assert!(read_page(page.as_bytes(), true).is_ok(), "the own server is trusted");
         assert!(read_page(br#"{"items": [{}]}"#, false).is_ok());
