@@ -16,6 +16,7 @@ use kube::{Api, Resource};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
+use self::producers::Producer;
 use super::stagesets::StageSets;
 use crate::cluster::watch::Owner;
 use crate::cluster::{Cluster, Error, Identity, Target};
@@ -57,8 +58,8 @@ struct State {
     watches: HashMap<(String, String), (WatchState, String)>,
     /// Kinds and namespaces whose watch tells everything, `None` for all namespaces.
     covered: HashSet<(String, String, Option<String>)>,
-    /// Versions of the producers that some StageSet refers to.
-    producers: HashMap<SourceKey, String>,
+    /// The producers that some StageSet refers to.
+    producers: HashMap<SourceKey, Producer>,
 }
 
 /// The cache of sources.

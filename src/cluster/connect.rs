@@ -10,7 +10,7 @@ use kube::{Client, Config};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
-use super::transport::{Guard, Transport};
+use super::transport::{Guard, Most, Transport};
 use super::{Error, Kinds, Tenant};
 
 /// The one impersonation header that is sent: the API server adds a ServiceAccount's groups by itself.
@@ -96,10 +96,14 @@ impl Cluster {
 
     /// A cluster behind a client of a test.
     #[cfg(test)]
-    pub(super) fn of_client(key: &str, client: Client) -> Arc<Self> {
+    pub(crate) fn of_client(key: &str, client: Client) -> Arc<Self> {
         let transport = Transport {
             watches: client.clone(),
-            requests: client,
+            requests: if key.is_empty() {
+                client
+            } else {
+                super::transport::within_bounds(client)
+            },
         };
         Self::new(key.to_owned(), String::new(), transport)
     }
@@ -177,6 +181,7 @@ impl Cluster {
     async fn find_id(&self) -> Result<String, Error> {
         let what = || "identify the cluster by its namespace kube-system".to_owned();
         let request = http::Request::get("/api/v1/namespaces/kube-system")
+            .extension(Most::SMALL)
             .body(Vec::new())
             .map_err(|e| Error::Client(e.to_string()))?;
         let answer = super::bounded(what(), self.base.request_text(request)).await?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kube::core::Status;
 
+use super::transport::TooMuch;
 use crate::outbound::Refusal;
 use crate::rules::condition::cut;
 
@@ -12,6 +13,8 @@ use crate::rules::condition::cut;
 const NO_STATUS: &str = "the server answered as no API server does";
 /// Bytes of a server's words that are kept: more than a condition holds, so that masking comes before any cut that shows.
 const MAX_SAID: usize = 64 * 1024;
+/// Details of a failure that are kept.
+const MAX_CAUSES: usize = 100;
 
 /// A failed request. The text names the object and the verb; it never holds object content.
 #[derive(Debug, thiserror::Error)]
@@ -77,9 +80,12 @@ impl Error {
             kube::Error::SerdeError(source) => Self::Decode { what, source },
             other => match refusal_in(&other) {
                 Some(refusal) => Self::Refused { what, refusal },
-                None => Self::Transport {
-                    what,
-                    source: Box::new(other),
+                None => match cause_in::<TooMuch>(&other) {
+                    Some(TooMuch { limit }) => Self::TooLarge { what, limit },
+                    None => Self::Transport {
+                        what,
+                        source: Box::new(other),
+                    },
                 },
             },
         }
@@ -195,12 +201,20 @@ fn fit_to_tell(mut status: Box<Status>) -> Box<Status> {
         return Status::failure(NO_STATUS, "NoStatus").with_code(status.code).boxed();
     }
     status.message = cut(std::mem::take(&mut status.message), MAX_SAID);
+    if let Some(details) = &mut status.details {
+        details.causes.truncate(MAX_CAUSES);
+        details.causes.shrink_to_fit();
+    }
     status
 }
 
 /// The guard's refusal among the causes of an error.
 pub(super) fn refusal_in(error: &(dyn StdError + 'static)) -> Option<Refusal> {
-    causes(error).find_map(|e| e.downcast_ref::<Refusal>().cloned())
+    cause_in::<Refusal>(error).cloned()
+}
+
+fn cause_in<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
+    causes(error).find_map(|e| e.downcast_ref())
 }
 
 /// An error with its causes; HTTP clients keep what happened in the last of them.
@@ -255,6 +269,17 @@ mod tests {
             "x".repeat(1 << 20)
         );
         assert!(said(&long, 422).to_string().len() < MAX_SAID + 100);
+        let cause = format!(
+            r#"{{"reason": "FieldValueInvalid", "message": "{}"}}"#,
+            "x".repeat(1000)
+        );
+        let many = format!(
+            r#"{{"code": 422, "reason": "Invalid", "details": {{"causes": [{}]}}}}"#,
+            vec![cause; 1000].join(",")
+        );
+        let many = said(&many, 422);
+        let details = many.status().and_then(|s| s.details.as_ref());
+        assert_eq!(details.map(|d| d.causes.len()), Some(MAX_CAUSES));
         let real = said(
             r#"{"code": 403, "reason": "Forbidden", "message": "pods is forbidden"}"#,
             403,

@@ -52,6 +52,10 @@ impl Endless {
             ),
             path if path.ends_with("/fat") => whole(json!({ "data": "x".repeat(8 << 20) })),
             path if path.ends_with("/dense") => whole(json!({ "data": vec![0; 1 << 20] })),
+            path if path.ends_with("/nested") => {
+                let nested = "[".repeat(120) + &"]".repeat(120);
+                Full::new(Bytes::from(format!("[{}]", vec![nested; 2000].join(",")))).boxed_unsync()
+            }
             _ if uri.query().is_some_and(|q| q.contains("watch=true")) => {
                 let this = self.clone();
                 let events = futures::stream::repeat_with(move || {
@@ -146,7 +150,7 @@ async fn clients_go_with_the_last_user_of_their_account() {
 #[tokio::test]
 async fn an_object_larger_than_any_is_not_taken_in() {
     let (far, local) = (Endless::of(0).cluster("far"), Endless::of(0).cluster(""));
-    for name in ["fat", "dense"] {
+    for name in ["fat", "dense", "nested"] {
         let target = Target {
             name: name.into(),
             ..pods()
@@ -156,4 +160,34 @@ async fn an_object_larger_than_any_is_not_taken_in() {
         let trusted = local.tenant(Identity::Controller).get(&target).await;
         assert!(trusted.is_ok(), "the own server is trusted");
     }
+}
+
+/// A cluster that gives one answer to everything.
+fn same(code: u16, body: String) -> Arc<Cluster> {
+    let body = Bytes::from(body);
+    let service = tower::service_fn(move |_: Request<Body>| {
+        let body = Full::new(body.clone());
+        async move { Response::builder().status(code).body(body) }
+    });
+    Cluster::of_client("far", Client::new(service, "default"))
+}
+
+/// Rules: decisions 7 memory
+#[tokio::test]
+async fn neither_discovery_nor_identity_nor_failures_are_taken_in_without_end() {
+    let limit = |error: &Error| match error {
+        Error::TooLarge { limit, .. } => *limit,
+        _ => "none",
+    };
+    let countless = json!({ "items": vec![json!({}); 600_000] }).to_string();
+    let discovered = same(200, countless)
+        .tenant(Identity::Controller)
+        .served("v1", "Pod")
+        .await;
+    assert_eq!(discovered.as_ref().map_err(limit), Err("half a million values"));
+    let fat = json!({ "metadata": { "uid": "u", "name": "x".repeat(2 << 20) } }).to_string();
+    assert_eq!(same(200, fat).id().await.map_err(|e| limit(&e)), Err("1 MiB"));
+    let causes = json!({ "code": 403, "reason": "Forbidden", "details": { "causes": vec![json!({}); 40_000] } });
+    let refused = same(403, causes.to_string());
+    assert_eq!(refused.id().await.map_err(|e| limit(&e)), Err("50,000 values"));
 }

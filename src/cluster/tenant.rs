@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::connect::IMPERSONATE_USER;
 use super::kinds::segment;
-use super::transport::FOREIGN_ANSWER;
+use super::transport::{Most, values_in};
 use super::{Cluster, Error, Identity, Served, Target, bounded};
 
 /// A resourceVersion that no object ever has. The server compares it only with that of an object it has: where there is
@@ -22,12 +22,7 @@ const NO_VERSION: &str = "9223372036854775807";
 /// Pages of one list, of 500 objects each.
 const PAGES: usize = 1000;
 /// Bytes of one list, all pages together, from a server that is not the controller's own.
-const FOREIGN_LIST: usize = 2 * FOREIGN_ANSWER;
-
-/// Bytes of one object from there; etcd holds none of half that size.
-const FOREIGN_OBJECT: usize = 4 * 1024 * 1024;
-/// Values in one answer from there: in memory even the smallest takes many times its text.
-const FOREIGN_VALUES: usize = 500_000;
+const FOREIGN_LIST: usize = 2 * Most::ANY.bytes;
 
 /// Whole objects.
 const WHOLE: &str = "application/json";
@@ -418,26 +413,21 @@ impl Tenant {
         self.send(what, request).await
     }
 
-    async fn send(&self, what: impl Fn() -> String, request: http::Request<Vec<u8>>) -> Result<Value, Error> {
+    async fn send(&self, what: impl Fn() -> String, mut request: http::Request<Vec<u8>>) -> Result<Value, Error> {
+        request.extensions_mut().insert(Most::OBJECT);
         let text = self.text(&what, request).await?;
-        if text.len() > FOREIGN_OBJECT && !self.cluster.is_local() {
-            return Err(Error::TooLarge {
-                what: what(),
-                limit: "4 MiB",
-            });
-        }
         self.parse(what, &text, &mut 0)
     }
 
     /// `values` counts those of all pages of one answer.
     fn parse(&self, what: impl Fn() -> String, text: &str, values: &mut usize) -> Result<Value, Error> {
         if !self.cluster.is_local() {
-            *values += values_in(text);
+            *values += values_in(text.as_bytes());
         }
-        if *values > FOREIGN_VALUES {
+        if *values > Most::ANY.values {
             return Err(Error::TooLarge {
                 what: what(),
-                limit: "half a million values",
+                limit: Most::ANY.values_told,
             });
         }
         serde_json::from_str(text).map_err(|source| Error::Decode { what: what(), source })
@@ -449,21 +439,6 @@ impl Tenant {
         self.cluster.note_answer(text.as_ref().is_err_and(Error::is_silence));
         text
     }
-}
-
-/// How many values a JSON text holds, roughly; commas within strings separate none.
-fn values_in(text: &str) -> usize {
-    let (mut values, mut quoted, mut escaped) = (1, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = quoted,
-            b'"' => quoted = !quoted,
-            b',' if !quoted => values += 1,
-            _ => {}
-        }
-    }
-    values
 }
 
 fn at_version(object: &Value, version: &str) -> Value {
@@ -500,15 +475,4 @@ fn page_query(label_selector: Option<&str>, token: &str) -> String {
         query.append_pair("continue", token);
     }
     query.finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commas_within_strings_separate_no_values() {
-        assert_eq!(values_in(r#"{"a": [1, 2], "b": "x,\",,\\", "c": 3}"#), 4);
-        assert_eq!(values_in("{}"), 1);
-    }
 }

@@ -2,10 +2,12 @@
 //! replicas never act at once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio::time::error::Elapsed;
 
 use crate::api::names::FIELD_MANAGER;
 use crate::cluster::{Cluster, Error, Identity, Target, resource_version};
@@ -13,12 +15,21 @@ use crate::cluster::{Cluster, Error, Identity, Target, resource_version};
 const LEASE: &str = "stageset-controller.stages.metio.wtf";
 /// How long a lease holds without renewal.
 const DURATION: Duration = Duration::from_secs(15);
-/// A holder that could not renew for so long gives up.
-const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// One try may take so long: a request that hangs must not use up the deadline.
-const ATTEMPT: Duration = Duration::from_secs(4);
-/// Pause between tries.
-const RETRY: Duration = Duration::from_secs(2);
+const TIMES: Times = Times {
+    deadline: Duration::from_secs(10),
+    attempt: Duration::from_secs(4),
+    retry: Duration::from_secs(2),
+};
+
+#[derive(Clone, Copy)]
+struct Times {
+    /// A holder that could not renew for so long gives up.
+    deadline: Duration,
+    /// One try may take so long: a request that hangs must not use up the deadline, and what an answer tells is no older.
+    attempt: Duration,
+    /// Pause between tries.
+    retry: Duration,
+}
 
 /// One replica's claim to the lease.
 pub struct Lease {
@@ -27,6 +38,9 @@ pub struct Lease {
     holder: String,
     /// The lease as last seen, and when: expiry is judged by our own clock.
     seen: Option<(String, Instant)>,
+    /// When the try began that last made it ours: others count from when the server stored it, which is no earlier.
+    renewed: Option<Instant>,
+    times: Times,
 }
 
 impl Lease {
@@ -43,37 +57,57 @@ impl Lease {
             },
             holder: format!("{host}_{}", uuid::Uuid::new_v4()),
             seen: None,
+            renewed: None,
+            times: TIMES,
         }
     }
 
     /// Waits until the lease is ours.
     pub async fn acquire(&mut self) {
+        let Times { attempt, retry, .. } = self.times;
         loop {
-            match self.try_take().await {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => tracing::warn!(%error, "the lease cannot be taken; trying again"),
+            match self.attempt(attempt).await {
+                Ok(Ok(true)) => return,
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "the lease cannot be taken; trying again"),
+                Err(_) => tracing::warn!("the lease could not be taken in {attempt:?}; trying again"),
             }
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(retry).await;
         }
     }
 
-    /// Renews until that fails for the deadline; then returns, and the process must end.
+    /// Renews until that fails for the deadline; then returns, and the process must end. May be dropped and called anew.
     pub async fn keep(&mut self) {
-        let mut renewed = Instant::now();
+        let Times { attempt, retry, .. } = self.times;
         loop {
-            tokio::time::sleep(RETRY).await;
-            let left = RENEW_DEADLINE.saturating_sub(renewed.elapsed());
-            match tokio::time::timeout(left.min(ATTEMPT), self.try_take()).await {
-                Ok(Ok(true)) => renewed = Instant::now(),
-                Ok(Ok(false)) => return,
-                Ok(Err(error)) => tracing::warn!(%error, "the lease could not be renewed; trying again"),
-                Err(_) => tracing::warn!("the lease could not be renewed in {ATTEMPT:?}; trying again"),
-            }
-            if renewed.elapsed() >= RENEW_DEADLINE {
+            tokio::time::sleep(retry.min(self.left())).await;
+            let left = self.left();
+            if left.is_zero() {
                 return;
             }
+            match self.attempt(left.min(attempt)).await {
+                Ok(Ok(true)) => {}
+                Ok(Ok(false)) => return,
+                Ok(Err(error)) => tracing::warn!(%error, "the lease could not be renewed; trying again"),
+                Err(_) => tracing::warn!("the lease could not be renewed in {attempt:?}; trying again"),
+            }
         }
+    }
+
+    /// How long the lease may be relied upon without a renewal.
+    fn left(&self) -> Duration {
+        let since = self.renewed.map_or(Duration::MAX, |at| at.elapsed());
+        self.times.deadline.saturating_sub(since)
+    }
+
+    /// One try; what it tells counts from its beginning, since the server may have stored it long before it answered.
+    async fn attempt(&mut self, within: Duration) -> Result<Result<bool, Error>, Elapsed> {
+        let began = Instant::now();
+        let taken = tokio::time::timeout(within, self.try_take()).await?;
+        if matches!(taken, Ok(true)) {
+            self.renewed = Some(began);
+        }
+        Ok(taken)
     }
 
     async fn try_take(&mut self) -> Result<bool, Error> {
@@ -146,4 +180,149 @@ impl Lease {
 
 fn micro(at: Timestamp) -> Value {
     Value::String(format!("{at:.6}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Mutex, PoisonError};
+
+    use bytes::Bytes;
+    use http::{Method, Request, Response};
+    use http_body_util::{BodyExt, Full};
+    use kube::Client;
+    use kube::client::Body;
+
+    use super::*;
+
+    /// A server with one lease.
+    #[derive(Default)]
+    struct Server {
+        lease: Mutex<Option<(Bytes, Instant)>>,
+        /// Writes that are stored and answered; those after them are stored only.
+        answered: AtomicUsize,
+        writes: AtomicUsize,
+    }
+
+    impl Server {
+        async fn answer(&self, request: Request<Body>) -> Response<Full<Bytes>> {
+            let whole = |code: u16, body: Bytes| {
+                let mut response = Response::new(Full::new(body));
+                *response.status_mut() = http::StatusCode::from_u16(code).expect("a code");
+                response
+            };
+            if matches!(request.uri().path(), "/api" | "/apis") {
+                let leases = json!({ "resource": "leases", "responseKind": { "group": "coordination.k8s.io", "version": "v1",
+                    "kind": "Lease" }, "scope": "Namespaced", "singularResource": "lease", "verbs": ["get"] });
+                let groups = json!({ "metadata": {}, "items": [{ "metadata": { "name": "coordination.k8s.io" },
+                    "versions": [{ "version": "v1", "resources": [leases] }] }] });
+                return whole(200, groups.to_string().into());
+            }
+            if request.method() == Method::GET {
+                let missing = json!({ "code": 404, "reason": "NotFound", "details": { "name": LEASE } });
+                return match self.stored() {
+                    Some((lease, _)) => whole(200, lease),
+                    None => whole(404, missing.to_string().into()),
+                };
+            }
+            let body = request.into_body().collect().await.expect("a body").to_bytes();
+            *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some((body.clone(), Instant::now()));
+            if self.writes.fetch_add(1, Ordering::SeqCst) >= self.answered.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            whole(200, body)
+        }
+
+        fn stored(&self) -> Option<(Bytes, Instant)> {
+            self.lease.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        }
+    }
+
+    fn claim(server: &Arc<Server>, times: Times) -> Lease {
+        let server = server.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let server = server.clone();
+            async move { Ok::<_, Infallible>(server.answer(request).await) }
+        });
+        let cluster = Cluster::of_client("", Client::new(service, "default"));
+        Lease {
+            times,
+            ..Lease::new(cluster, "ns")
+        }
+    }
+
+    const MANY: usize = 1000;
+
+    /// Rules: run 24 leader
+    #[tokio::test]
+    async fn a_try_that_hangs_does_not_take_a_lease_late() {
+        let server = Arc::new(Server::default());
+        let times = Times {
+            attempt: Duration::from_millis(200),
+            retry: Duration::from_millis(10),
+            ..TIMES
+        };
+        let mut lease = claim(&server, times);
+        let answers = async {
+            while server.writes.load(Ordering::SeqCst) == 0 {
+                tokio::task::yield_now().await;
+            }
+            server.answered.store(MANY, Ordering::SeqCst);
+        };
+        let taken = async { tokio::join!(lease.acquire(), answers) };
+        tokio::time::timeout(Duration::from_secs(10), taken)
+            .await
+            .expect("taken by another try");
+        let stored = server.stored().map(|(_, at)| at);
+        assert!(
+            server.writes.load(Ordering::SeqCst) > 1 && lease.renewed <= stored,
+            "it counts from before it was stored"
+        );
+    }
+
+    /// Rules: run 24 leader
+    #[tokio::test]
+    async fn a_lease_is_no_fresher_for_being_kept_anew() {
+        let server = Arc::new(Server::default());
+        server.answered.store(1, Ordering::SeqCst);
+        let times = Times {
+            deadline: Duration::from_secs(2),
+            attempt: Duration::from_millis(100),
+            retry: Duration::from_millis(10),
+        };
+        let mut lease = claim(&server, times);
+        lease.acquire().await;
+        let renewed = lease.renewed.expect("it is held");
+        assert!(
+            tokio::time::timeout(Duration::from_secs(1), lease.keep())
+                .await
+                .is_err()
+        );
+        tokio::time::timeout(Duration::from_secs(10), lease.keep())
+            .await
+            .expect("it is lost");
+        assert!(
+            renewed.elapsed() < Duration::from_millis(2800),
+            "{:?}",
+            renewed.elapsed()
+        );
+    }
+
+    /// Rules: run 24 leader
+    #[tokio::test]
+    async fn no_pause_outlasts_the_lease() {
+        let server = Arc::new(Server::default());
+        server.answered.store(MANY, Ordering::SeqCst);
+        let times = Times {
+            deadline: Duration::from_millis(200),
+            retry: Duration::from_secs(60),
+            ..TIMES
+        };
+        let mut lease = claim(&server, times);
+        lease.acquire().await;
+        tokio::time::timeout(Duration::from_secs(10), lease.keep())
+            .await
+            .expect("it is lost");
+    }
 }

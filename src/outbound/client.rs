@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, LOCATION};
@@ -48,6 +48,23 @@ pub struct Limits {
     pub overflow: Overflow,
     /// Time for the whole request, redirects included.
     pub total: Duration,
+    /// How fast the body has to come, where that matters.
+    pub pace: Option<Pace>,
+}
+
+/// The least that has to have arrived of a body, on average since it began.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Bytes of a second.
+    pub rate: u32,
+    /// Time before it counts.
+    pub after: Duration,
+}
+
+impl Pace {
+    fn is_missed(&self, bytes: usize, took: Duration) -> bool {
+        took > self.after && (bytes as f64) < f64::from(self.rate) * took.as_secs_f64()
+    }
 }
 
 /// What happens to a body past its cap.
@@ -60,13 +77,17 @@ pub enum Overflow {
 }
 
 impl Limits {
-    /// Caps for a download: `body` bytes, 5 minutes (contract 13.2).
+    /// Caps for a download: `body` bytes, 5 minutes (contract 13.2), and no trickle: downloads wait for each other.
     #[must_use]
     pub fn download(body: u64) -> Self {
         Self {
             body,
             overflow: Overflow::Refuse,
             total: Duration::from_secs(300),
+            pace: Some(Pace {
+                rate: 64 << 10,
+                after: Duration::from_secs(10),
+            }),
         }
     }
 }
@@ -276,7 +297,17 @@ impl Client {
         }
         let reserve = announced.min(limits.body).min(INITIAL_BUFFER);
         let mut body = BytesMut::with_capacity(usize::try_from(reserve).unwrap_or(0));
+        let began = Instant::now();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.explain(error, url, None))? {
+            let (bytes, took) = (body.len() + chunk.len(), began.elapsed());
+            if let Some(pace) = limits.pace.filter(|pace| pace.is_missed(bytes, took)) {
+                return Err(Error::TooSlow {
+                    url: redacted,
+                    bytes,
+                    took,
+                    rate: pace.rate,
+                });
+            }
             let room = limits.body - body.len() as u64;
             if chunk.len() as u64 <= room {
                 body.extend_from_slice(&chunk);

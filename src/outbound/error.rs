@@ -162,6 +162,18 @@ pub enum Error {
         /// The cap.
         after: Duration,
     },
+    /// The body trickles.
+    #[error("{url}: only {bytes} bytes within {}; at least {rate} bytes a second are asked of a server", seconds(*took))]
+    TooSlow {
+        /// What was asked for.
+        url: RedactedUrl,
+        /// What arrived.
+        bytes: usize,
+        /// In this time.
+        took: Duration,
+        /// Bytes of a second.
+        rate: u32,
+    },
     /// The body is larger than the cap; reading stopped there.
     #[error("{url} sent more than the allowed {limit} bytes")]
     TooLarge {
@@ -212,7 +224,7 @@ fn redirected(from: Option<&RedactedUrl>) -> String {
 }
 
 fn seconds(duration: Duration) -> String {
-    format!("{} s", duration.as_secs_f64())
+    format!("{} s", (duration.as_secs_f64() * 1000.0).round() / 1000.0)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ mod policy;
 mod resolver;
 
 pub use address::AddressClass;
-pub use client::{Client, Limits, MAX_REDIRECTS, Overflow, Request, Response, Timeouts};
+pub use client::{Client, Limits, MAX_REDIRECTS, Overflow, Pace, Request, Response, Timeouts};
 pub use error::{Error, Phase, RedactedUrl, Refusal};
 pub use policy::{AllowedHosts, HostPattern, PatternError, Policy};
 pub use resolver::{Resolve, SystemResolver};

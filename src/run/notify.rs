@@ -190,6 +190,7 @@ async fn post(http: &outbound::Client, url: &url::Url, event: &Value) {
         body: 4096,
         overflow: outbound::Overflow::Truncate,
         total: Duration::from_secs(5),
+        pace: None,
     };
     match http.send(request, &limits).await {
         Ok(answer) if answer.status.is_success() => {}

@@ -141,7 +141,7 @@ async fn foreign_annotations_labels_and_status_writes_start_no_pass() {
 
 /// A producer that fails publishes nothing: only its own change can tell.
 ///
-/// Rules: run 2.1 producer, run 2.4.6, run D14
+/// Rules: run 2.1 producer, run 2.4.6, run B17, run D14
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producers_own_change_wakes_those_that_refer_to_it() {
     let world = World::start("producer-wakes").await;
@@ -156,18 +156,26 @@ async fn a_producers_own_change_wakes_those_that_refer_to_it() {
         .await;
     set.until_reason("ArtifactNotFound").await;
     let before = settled(&world, "app").await;
-    let condition = json!([{ "type": "Ready", "status": "False", "reason": "RenderFailed", "message": "no such import",
-        "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
-    world
-        .cluster
-        .patch_status(
-            &objects::snippets(),
-            &world.namespace,
-            "mine",
-            json!({ "conditions": condition }),
-        )
-        .await;
+    let tell = |reason: String| {
+        let world = &world;
+        async move {
+            let condition = json!([{ "type": "Ready", "status": "False", "reason": reason, "message": "no such import",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+            let status = json!({ "conditions": condition });
+            let kind = objects::snippets();
+            world
+                .cluster
+                .patch_status(&kind, &world.namespace, "mine", status)
+                .await;
+        }
+    };
+    tell("RenderFailed".into()).await;
     one_more(&world, "app", before, "the producer failed").await;
+    let before = settled(&world, "app").await;
+    for beat in 0..5 {
+        tell(format!("Beat{beat}")).await;
+    }
+    none_more(&world, "app", before, "heartbeats of the producer").await;
 }
 
 /// Rules: run 2.4.3

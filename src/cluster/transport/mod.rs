@@ -1,10 +1,10 @@
 //! From a configuration to clients: one for requests, one for watches.
 
+mod bounds;
 mod dial;
 mod pool;
 
 use http::{Request, Response};
-use http_body_util::Limited;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as Http1;
 use hyper_util::rt::TokioExecutor;
@@ -13,11 +13,9 @@ use kube::{Client, Config};
 use tower::{BoxError, Service, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
 
+pub use bounds::{Most, TooMuch, values_in, within_bounds};
 pub use dial::{Dial, Guard};
 use pool::Pool;
-
-/// Bytes of one answer from a server that is not the controller's own.
-pub const FOREIGN_ANSWER: usize = 16 * 1024 * 1024;
 
 /// The clients of one cluster.
 pub struct Transport {
@@ -54,7 +52,7 @@ impl Transport {
         let https = https(config, Some(guard), false)?;
         let http: Http1<_, Body> = Http1::builder(TokioExecutor::new()).build(https);
         Ok(Self {
-            requests: client(config, http, FOREIGN_ANSWER)?,
+            requests: within_bounds(client(config, http)?),
             watches,
         })
     }
@@ -64,8 +62,8 @@ fn watches(config: &Config, guard: Option<Guard>) -> Result<Client, kube::Error>
     let both = https(config, guard.clone(), true)?;
     let only_http1 = https(config, guard, false)?;
     let pool = Pool::new(config.cluster_url.clone(), both, only_http1);
-    // A watch is endless; the reader bounds each line of it.
-    client(config, pool, usize::MAX)
+    // A watch is endless; the reader bounds each list and each line of it.
+    client(config, pool)
 }
 
 fn https(config: &Config, guard: Option<Guard>, http2: bool) -> Result<HttpsConnector<Dial>, kube::Error> {
@@ -85,9 +83,8 @@ fn https(config: &Config, guard: Option<Guard>, http2: bool) -> Result<HttpsConn
     })
 }
 
-/// Credentials, headers, the server's address, decompression and a bound on the size of answers around a plain HTTP
-/// service.
-fn client<S, B>(config: &Config, service: S, answer: usize) -> Result<Client, kube::Error>
+/// Credentials, headers, the server's address and decompression around a plain HTTP service.
+fn client<S, B>(config: &Config, service: S) -> Result<Client, kube::Error>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -96,7 +93,6 @@ where
     B::Error: Into<BoxError> + Send,
 {
     let service = ServiceBuilder::new()
-        .map_response(move |r: Response<_>| r.map(|body| Limited::new(body, answer)))
         .layer(config.base_uri_layer())
         .layer(
             DecompressionLayer::new()

@@ -16,6 +16,7 @@ use tokio_util::io::StreamReader;
 use super::entry::{Entry, Wire};
 use super::{Hub, Owner, WatchKey};
 use crate::api::names::label;
+use crate::cluster::transport::{Most, values_in};
 use crate::cluster::{Served, Target, Tenant, bounded};
 use crate::rules::condition::cut;
 
@@ -36,7 +37,6 @@ const PAGE: &str = "500";
 const PAGES: usize = 200;
 /// Bytes of one page, of one event, and of an error.
 const PAGE_BYTES: usize = 64 * 1024 * 1024;
-const FOREIGN_PAGE_BYTES: usize = crate::cluster::transport::FOREIGN_ANSWER;
 const EVENT_BYTES: usize = 4 * 1024 * 1024;
 const ERROR_BYTES: usize = 64 * 1024;
 /// Bytes of a server's words that are repeated.
@@ -232,17 +232,14 @@ impl Follower {
 
     async fn page(&self, path: &str) -> Result<Page, Broken> {
         let response = self.open(path, LIST).await?;
-        let limit = if self.tenant.cluster().is_local() {
-            PAGE_BYTES
-        } else {
-            FOREIGN_PAGE_BYTES
-        };
+        let trusted = self.tenant.cluster().is_local();
+        let limit = if trusted { PAGE_BYTES } else { Most::ANY.bytes };
         let body = Limited::new(response.into_body(), limit).collect();
         let body = bounded(format!("list {}", self.key.kind), body).await.map_err(failed)?;
         let bytes = body
             .map_err(|e| Broken::Failed(crate::cluster::error::chain(e.as_ref())))?
             .to_bytes();
-        serde_json::from_slice(&bytes).map_err(failed)
+        read_page(&bytes, trusted)
     }
 
     /// Reads events until the server ends the stream, as it does every few minutes.
@@ -270,6 +267,9 @@ impl Follower {
     fn take(&self, line: &str, version: &mut u64) -> Result<(), Broken> {
         let event: Event = serde_json::from_str(line).map_err(failed)?;
         if event.kind == "ERROR" {
+            if line.len() > ERROR_BYTES {
+                return Err(Broken::Failed("the server tells of an error without end".into()));
+            }
             let error: ErrorEvent = serde_json::from_str(line).map_err(failed)?;
             return Err(broken(*error.object));
         }
@@ -314,6 +314,15 @@ impl Follower {
         let status = serde_json::from_slice(&bytes).unwrap_or_else(|_| Status::failure(&code.to_string(), "Unknown"));
         Err(broken(status.with_code(code.as_u16())))
     }
+}
+
+fn read_page(bytes: &[u8], trusted: bool) -> Result<Page, Broken> {
+    if !trusted && values_in(bytes) > Most::ANY.values {
+        return Err(Broken::Failed(
+            "a page of the list holds more values than objects have".into(),
+        ));
+    }
+    serde_json::from_slice(bytes).map_err(failed)
 }
 
 fn broken(mut status: Status) -> Broken {
@@ -368,6 +377,15 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Rules: decisions 7 memory
+    #[test]
+    fn a_page_of_countless_objects_is_not_read() {
+        let page = format!(r#"{{"items": [{}]}}"#, vec!["{}"; Most::ANY.values].join(","));
+        assert!(matches!(read_page(page.as_bytes(), false), Err(Broken::Failed(_))));
+        assert!(read_page(page.as_bytes(), true).is_ok(), "the own server is trusted");
+        assert!(read_page(br#"{"items": [{}]}"#, false).is_ok());
+    }
 
     #[test]
     fn failures_slow_down_and_a_good_stream_starts_afresh() {

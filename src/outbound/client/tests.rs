@@ -69,6 +69,7 @@ fn limits(body: u64) -> Limits {
         body,
         overflow: Overflow::Refuse,
         total: Duration::from_secs(10),
+        pace: None,
     }
 }
 
@@ -127,6 +128,15 @@ fn site() -> Router {
             get(|| async {
                 let first = stream::once(async { Ok::<_, io::Error>(Bytes::from_static(b"x")) });
                 Body::from_stream(futures::StreamExt::chain(first, stream::pending()))
+            }),
+        )
+        .route(
+            "/trickles",
+            get(|| async {
+                Body::from_stream(stream::unfold((), |()| async {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    Some((Ok::<_, io::Error>(Bytes::from_static(b"x")), ()))
+                }))
             }),
         )
 }
@@ -571,4 +581,40 @@ async fn child_of_the_proxy_test() {
         let client = client(true, Table::default());
         assert_eq!(fetch(&client, &url).await.expect("a body"), "hello");
     }
+}
+
+/// Rules: run 12 timeout
+#[tokio::test]
+async fn a_body_that_trickles_is_given_up() {
+    let address = serve(site()).await;
+    let client = client(true, Table::default());
+    let caps = Limits {
+        pace: Some(Pace {
+            rate: 64 << 10,
+            after: Duration::from_millis(200),
+        }),
+        ..limits(1 << 20)
+    };
+    let error = client
+        .fetch(&format!("http://{address}/trickles"), &caps)
+        .await
+        .expect_err("it is too slow");
+    assert!(
+        matches!(error, Error::TooSlow { .. }) && !error.is_terminal(),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("at least 65536 bytes a second"), "{error}");
+    let quick = client.fetch(&format!("http://{address}/ok"), &caps).await;
+    assert_eq!(quick.expect("it came at once"), "hello");
+}
+
+#[test]
+fn a_pace_counts_from_its_time_on_and_on_average() {
+    let pace = Pace {
+        rate: 1000,
+        after: Duration::from_secs(10),
+    };
+    let missed = |bytes, seconds| pace.is_missed(bytes, Duration::from_secs(seconds));
+    assert!(!missed(0, 10), "it has its time");
+    assert!(missed(10_999, 11) && !missed(11_000, 11));
 }
