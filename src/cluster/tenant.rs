@@ -330,10 +330,10 @@ impl Tenant {
 
     /// Refuses what a server that a tenant named may not take of our memory.
     fn bear(&self, kind: &Target, bytes: usize, values: usize) -> Result<(), Error> {
-        let limit = match (bytes > FOREIGN_LIST, values > FOREIGN_VALUES) {
+        let limit = match (bytes > FOREIGN_LIST, values > Most::ANY.values) {
             _ if self.cluster.is_local() => return Ok(()),
             (true, _) => "32 MiB",
-            (_, true) => "half a million values",
+            (_, true) => Most::ANY.values_told,
             _ => return Ok(()),
         };
         Err(Error::TooLarge {
