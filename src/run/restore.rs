@@ -10,7 +10,6 @@ use super::notify::Notice;
 use super::outcome::Failure;
 use super::pass::Pass;
 use super::record::{self, Record};
-use super::render::Rendered;
 use crate::api::names::label;
 use crate::api::{Reason, Stage};
 use crate::cluster::{Target, Tenant};
@@ -22,17 +21,7 @@ const LISTS_AT_ONCE: usize = 4;
 /// What to list: kinds, each in one namespace or wherever the tenant may; no names.
 type Kinds = BTreeSet<Target>;
 
-fn kinds_of(rendered: &Rendered) -> Kinds {
-    let targets = rendered.objects.iter().filter_map(|o| Target::of(o).ok());
-    targets
-        .map(|target| Target {
-            name: String::new(),
-            ..target
-        })
-        .collect()
-}
-
-/// The same wherever the tenant may.
+/// A kind, wherever the tenant may.
 fn anywhere(api_version: String, kind: String) -> Target {
     Target {
         api_version,
@@ -172,8 +161,8 @@ impl Pass<'_> {
         let stored = record.entries();
         let mut wanted = union(&stored, &now);
         let expected = wanted.len();
-        let rendered = kinds_of(&rendered).into_iter();
-        let mut kinds: Kinds = rendered.map(|t| anywhere(t.api_version, t.kind)).collect();
+        let targets = rendered.objects.iter().filter_map(|o| Target::of(o).ok());
+        let mut kinds: Kinds = targets.map(|t| anywhere(t.api_version, t.kind)).collect();
         kinds.extend(stored.iter().map(|(id, version)| {
             let entry = Entry {
                 id: id.clone(),

@@ -229,14 +229,8 @@ async fn a_source_server_that_hangs_holds_up_nobody_else() {
     drop(silent);
 }
 
-/// Rules: run B12 early, decisions 3.4
-#[tokio::test(flavor = "multi_thread")]
-async fn a_crash_looping_revision_is_replaced_within_a_second() {
-    let world = World::builder("replace-crash").alone().start().await;
-    let annotated = "      annotations: { testenv.metio.wtf/pod: crashloop }\n      labels:\n";
-    let crashing = objects::deployment("web", "web:1", 1).replace("      labels:\n", annotated);
-    world.publish("app", &[("web.yaml", &crashing)]).await;
-    let set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+/// Waits until a pod of `web` is in a crash loop.
+async fn until_crash_loop(world: &World) {
     look(Duration::from_secs(30), || async {
         let pods = world.cluster.list(&objects::pods(), &world.namespace, "app=web").await;
         let looping = pods
@@ -250,6 +244,17 @@ async fn a_crash_looping_revision_is_replaced_within_a_second() {
     })
     .await
     .expect("the pod crashes");
+}
+
+/// Rules: run B12 early, decisions 3.4
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_looping_revision_is_replaced_within_a_second() {
+    let world = World::builder("replace-crash").alone().start().await;
+    let annotated = "      annotations: { testenv.metio.wtf/pod: crashloop }\n      labels:\n";
+    let crashing = objects::deployment("web", "web:1", 1).replace("      labels:\n", annotated);
+    world.publish("app", &[("web.yaml", &crashing)]).await;
+    let set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    until_crash_loop(&world).await;
     set.until("naming what it waits for", |s| s.to_string().contains("web"))
         .await;
     let took = time_to_replace(&world, "app", "good").await;
@@ -273,19 +278,7 @@ async fn a_crash_loop_is_seen_beside_an_object_that_cannot_be_read() {
         .publish("app", &[("late.yaml", &late), ("web.yaml", &crashing)])
         .await;
     let set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
-    look(Duration::from_secs(30), || async {
-        let pods = world.cluster.list(&objects::pods(), &world.namespace, "app=web").await;
-        let looping = pods
-            .iter()
-            .any(|p| p["status"].to_string().contains("CrashLoopBackOff"));
-        if looping {
-            Ok(())
-        } else {
-            Err(format!("{} pods", pods.len()))
-        }
-    })
-    .await
-    .expect("the pod crashes");
+    until_crash_loop(&world).await;
     set.until_phase("app", "Verifying").await;
     let read = Match::any().verb(Verb::Get).resource("deployments").name("a-late");
     world.proxy.fail(read, When::Always, 500);
