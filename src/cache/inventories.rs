@@ -28,8 +28,10 @@ impl Inventories {
     }
 
     /// Takes in a shard; `true` when it was news. One older than what is known changes nothing.
-    pub fn observe(&self, shard: StageInventory) -> Option<Owner> {
+    pub fn observe(&self, mut shard: StageInventory) -> Option<Owner> {
         let owner = owner_of(&shard)?;
+        // Larger than the rest together, and read by no step.
+        shard.metadata.managed_fields = None;
         let mut all = self.lock();
         let shards = all.entry(owner.clone()).or_default();
         let name = shard.name_any();
@@ -109,6 +111,15 @@ mod tests {
         shard.metadata.resource_version = Some("1".into());
         shard.labels_mut().insert(label::STAGE_SET.into(), set.into());
         shard
+    }
+
+    #[test]
+    fn what_no_step_reads_is_not_kept() {
+        let inventories = Inventories::default();
+        let mut answer = shard("a", "s", "u");
+        answer.metadata.managed_fields = Some(vec![Default::default()]);
+        let owner = inventories.observe(answer).unwrap();
+        assert_eq!(inventories.of(&owner)[0].metadata.managed_fields, None);
     }
 
     /// As with a deletion that a watch tells, the StageSet has to look.

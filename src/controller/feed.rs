@@ -188,8 +188,7 @@ impl Feeds {
         }
     }
 
-    fn saw_shard(&self, mut shard: StageInventory) {
-        shard.metadata.managed_fields = None;
+    fn saw_shard(&self, shard: StageInventory) {
         self.ctx.inventories.observe(shard);
     }
 

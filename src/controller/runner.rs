@@ -97,14 +97,16 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
         reconcileID = %id,
     );
     let ctx = shared.ctx.clone();
-    let step = async move {
+    // A step is large, and one that waits for a download waits with hundreds of others: it is kept once, not once in
+    // each layer around it.
+    let step = Box::pin(async move {
         let stepped = run::step(&ctx, &owner).await;
         if ctx.sets.get(&owner).is_none() {
             // It went while the step was under way: what the step has learned since is nobody's.
             ctx.forget(&owner);
         }
         stepped
-    };
+    });
     let step = tokio::spawn(run::slot::within(slot, step).instrument(span)).await;
     drop(turn);
     metrics.active_workers.dec();

@@ -66,7 +66,7 @@ async fn fetch(ctx: &Context, owner: &Owner, stage: &Stage, artifact: &Artifact)
                 () = changes(ctx, owner) => None,
             }
         };
-        match slot::given_up(download).await {
+        match slot::given_up(Box::pin(download)).await {
             Some(tree) => tree,
             None => {
                 let message = format!(

@@ -66,7 +66,7 @@ impl Pass<'_> {
         let mut id = String::new();
         if let Some(reference) = self.set.spec.kube_config.clone() {
             self.watch_kubeconfig(&reference).await;
-            match slot::given_up_after(PATIENCE, self.reach(&reference)).await {
+            match slot::given_up_after(PATIENCE, Box::pin(self.reach(&reference))).await {
                 Ok(aim) => {
                     id = aim
                         .recorded
@@ -232,7 +232,7 @@ pub(super) async fn of_record(
         Some(reference) => {
             let account = non_empty(&set.spec.service_account_name).or(record.account.as_deref());
             let target = ctx.clusters.target(&owner.namespace, reference, account);
-            slot::given_up_after(PATIENCE, target).await
+            slot::given_up_after(PATIENCE, Box::pin(target)).await
         }
     }
 }

@@ -192,7 +192,7 @@ impl Cache {
             }
             missed = true;
             self.counters.misses.fetch_add(1, Ordering::Relaxed);
-            self.load(artifact, &digest).await
+            Box::pin(self.load(artifact, &digest)).await
         };
         let entry = self.flights.try_get_with(flight, load).await;
         if entry.is_ok() && !missed {
@@ -209,7 +209,8 @@ impl Cache {
             let _turn = namespace.acquire().await;
             let _turn_there = server.acquire().await;
             let _place = self.downloads.acquire().await;
-            fetch::download(&self.client, artifact, &self.limits).await?
+            // Hundreds may wait for their turn: only those that have it need room for a request.
+            Box::pin(fetch::download(&self.client, artifact, &self.limits)).await?
         };
         let (subject, expected, content) = (artifact.clone(), digest.clone(), bytes.clone());
         self.on_a_core(artifact, move || fetch::verify(&subject, &expected, &content))

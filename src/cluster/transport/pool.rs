@@ -153,7 +153,7 @@ impl Shared {
         if self.attempts.load(Ordering::Acquire) > before && !failure.is_empty() {
             return Err(NotOpened(failure.clone()).into());
         }
-        let opened = tokio::time::timeout(OPEN_TIMEOUT, self.open()).await;
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, Box::pin(self.open())).await;
         self.attempts.fetch_add(1, Ordering::AcqRel);
         match opened {
             Ok(Ok(())) => {
