@@ -13,6 +13,13 @@ die() {
 
 need() { command -v "$1" >/dev/null 2>&1 || die "$1 is missing" "install it: $2"; }
 
+# The Go that hack/testenv builds with.
+GO_VERSION=$(sed -n 's/^readonly GO_MINIMUM=//p' hack/testenv/lib/build.sh)
+readonly GO_VERSION
+
+# Whether a version is no older than another.
+at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
+
 # The tools everything needs; Rust is installed by rustup where it is missing.
 need_tools() {
   need git 'apt-get install git, or https://git-scm.com'
@@ -31,6 +38,11 @@ need_tools() {
   if ! command -v go >/dev/null 2>&1 && [[ -x /usr/local/go/bin/go ]]; then
     export PATH=/usr/local/go/bin:$PATH
   fi
-  need go 'https://go.dev/dl (1.26 or newer); the control plane is built with it'
-  go version
+  need go "https://go.dev/dl ($GO_VERSION or newer); the control plane is built with it"
+  local found
+  # What is installed, not what a toolchain line of some module would fetch.
+  found=$(GOTOOLCHAIN=local go env GOVERSION)
+  found=${found#go}
+  at_least "$found" "$GO_VERSION" || die "go is $found, and $GO_VERSION or newer is needed" 'install it: https://go.dev/dl'
+  echo "go $found"
 }

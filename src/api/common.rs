@@ -226,7 +226,7 @@ pub(crate) fn conditions_schema(_: &mut SchemaGenerator) -> Schema {
                 "reason": {
                     "type": "string", "minLength": 1, "maxLength": 1024,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-                    "description": "One word for the state, for programs. Every reason has a runbook page.",
+                    "description": "One word for the state, for programs. Every reason of Ready has a runbook page.",
                 },
                 "status": {
                     "type": "string", "enum": ["True", "False", "Unknown"],

@@ -15,7 +15,7 @@ use super::stageset::TimeoutPolicy;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
-    /// Actions around the stage.
+    /// Actions around the stage. Not supported by this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actions: Option<StageActions>,
     /// Applies objects with helm.sh/hook annotations like any other, with a warning event. False
@@ -25,7 +25,8 @@ pub struct Stage {
     /// What to do when an object cannot be updated in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conflict_policy: Option<ConflictPolicy>,
-    /// Holds a new revision from entering this stage while an error budget is spent.
+    /// Holds a new revision from entering this stage while an error budget is spent. Not supported by
+    /// this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_budget: Option<ErrorBudget>,
     /// Re-creates objects that cannot be updated in place; the same as conflictPolicy.default
@@ -36,13 +37,14 @@ pub struct Stage {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignore: Vec<IgnoreRule>,
     /// Role of the stage that migrations may anchor to, so that one ladder fits StageSets with
-    /// different stage names.
+    /// different stage names. Not supported by this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_anchor: Option<String>,
     /// Name of the stage, unique in the StageSet; at most 63 lower-case letters, digits and hyphens.
     #[schemars(length(max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// What happens when the objects are not ready in time. Defaults to spec.onTimeout.
+    /// What happens when the objects are not ready in time. Defaults to spec.onTimeout. Rollback is
+    /// not supported by this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<TimeoutPolicy>,
     /// Kustomize patches on the built objects.
@@ -54,7 +56,8 @@ pub struct Stage {
     /// Variables to substitute in the built manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post_build: Option<PostBuild>,
-    /// What must hold once the stage is ready before the next one begins. Defaults to nothing.
+    /// What must hold once the stage is ready before the next one begins. Defaults to nothing. Not
+    /// supported by this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promotion: Option<Promotion>,
     /// Deletes objects that left the stage, and all of them with the StageSet. Defaults to true.
@@ -63,7 +66,8 @@ pub struct Stage {
     /// What counts as ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_checks: Option<ReadyChecks>,
-    /// ServiceAccount this stage acts as. Defaults to spec.serviceAccountName.
+    /// ServiceAccount in the namespace of the StageSet that this stage acts as. Defaults to
+    /// spec.serviceAccountName.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
     /// Artifact to deploy.
@@ -255,7 +259,8 @@ wire_enum! {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReadyChecks {
-    /// Waits for these objects only, in place of all applied ones.
+    /// Waits for these objects, and for applied ones of kinds that exprs judge, in place of all applied
+    /// ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<ObjectRef>,
     /// Does not wait for anything: the stage counts as ready once it is applied. Defaults to false.

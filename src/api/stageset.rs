@@ -31,7 +31,8 @@ use super::version::{Migration, MigrationsSource, VersionSpec};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StageSetSpec {
-    /// Decrypts SOPS-encrypted files of all stages, in memory, before they are built.
+    /// Decrypts SOPS-encrypted files of all stages, in memory, before they are built. Not supported by
+    /// this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decryption: Option<Decryption>,
     /// StageSets that must be ready before this one does anything.
@@ -41,7 +42,7 @@ pub struct StageSetSpec {
     /// than interval. Defaults to interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift_detection_interval: Option<Duration>,
-    /// Holds new revisions while an error budget is spent.
+    /// Holds new revisions while an error budget is spent. Not supported by this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_budget: Option<ErrorBudget>,
     /// Fields of live objects that are left to others, in all stages.
@@ -64,27 +65,31 @@ pub struct StageSetSpec {
         },
     ]))]
     pub kube_config: Option<KubeConfig>,
-    /// Actions that run when the deployed version crosses a boundary. Needs version.
+    /// Actions that run when the deployed version crosses a boundary. Needs version. Not supported by
+    /// this version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub migrations: Vec<Migration>,
-    /// Takes the migrations from an artifact. Needs version; excludes migrations.
+    /// Takes the migrations from an artifact. Needs version; excludes migrations. Not supported by this
+    /// version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrations_source_ref: Option<MigrationsSource>,
-    /// Actions that run, best effort, after a rollback.
+    /// Actions that run, best effort, after a rollback. Not supported by this version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_rollback: Vec<Action>,
     /// What happens when objects are not ready in time though none has failed: Hold goes on waiting,
-    /// Rollback treats it as a failure. Unset, it is a failure.
+    /// Rollback treats it as a failure. Unset, it is a failure. Rollback is not supported by this
+    /// version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<TimeoutPolicy>,
     /// How soon a failed run, or one that waits for something, is tried again. Defaults to interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_interval: Option<Duration>,
-    /// Restores the last good revisions after a failed run. Defaults to false.
+    /// Restores the last good revisions after a failed run. Defaults to false. Not supported by this
+    /// version.
     #[serde(default, skip_serializing_if = "super::common::is_false")]
     pub rollback_on_failure: bool,
     /// ServiceAccount in the namespace of the StageSet that every operation on the target cluster is
-    /// done as. Defaults to the controller's default.
+    /// done as. Unset, the controller acts as itself, or as the user of the kubeconfig.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
     /// The stages, in the order of the rollout.
@@ -93,14 +98,14 @@ pub struct StageSetSpec {
     /// Pauses the StageSet; what is deployed stays as it is. Defaults to false.
     #[serde(default, skip_serializing_if = "super::common::is_false")]
     pub suspend: bool,
-    /// How long the objects of a stage may take to become ready. Defaults to the controller's default.
+    /// How long the objects of a stage may take to become ready. Defaults to 15m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
     /// When new revisions may be deployed. Defaults to always.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub update_windows: Vec<UpdateWindow>,
     /// Where the version being deployed is declared. Without it there are no migrations and no
-    /// actions of scope Version.
+    /// actions of scope Version. Not supported by this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<VersionSpec>,
     /// What a closed window holds: Updates (the default), or All, which pauses the correction of
@@ -146,7 +151,8 @@ pub struct Dependency {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeConfig {
-    /// ConfigMap that describes a cloud cluster reached with workload identity.
+    /// ConfigMap that describes a cloud cluster reached with workload identity. Not supported by this
+    /// version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<LocalRef>,
     /// Secret with a self-contained kubeconfig, under the key value unless key says otherwise.

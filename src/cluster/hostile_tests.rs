@@ -122,7 +122,7 @@ async fn a_watch_that_tells_of_ever_more_objects_is_given_up_and_polled() {
     let key = WatchKey::of("far", tenant.identity(), &pods(), true);
     let given_up = async {
         loop {
-            if let Coverage::Denied(why) = hub.watch(&key, &served, &tenant, &owner) {
+            if let Coverage::Flooded(why) = hub.watch(&key, &served, &tenant, &owner) {
                 break why;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -10,7 +10,7 @@ use super::judge::Judge;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
-use super::verify::{Mode, OPERATION as VERIFY, Observer};
+use super::verify::{Mode, OPERATION as VERIFY, Observer, Unwatched};
 use crate::api::reason::Class;
 use crate::api::{Reason, Stage, StagePhase, Step, TimeoutPolicy};
 use crate::cluster::Tenant;
@@ -85,7 +85,7 @@ impl Pass<'_> {
             }
         };
         if let Ok(look) = &result {
-            self.tell_denied(stage, &look.denied);
+            self.tell_unwatched(stage, &look.unwatched);
         }
         self.needed = needed;
         self.memory.stages.insert(stage.name.clone(), memory);
@@ -176,14 +176,13 @@ impl Pass<'_> {
             .is_some())
     }
 
-    /// Says once in an event which right to watch is missing: until it is granted, changes are noticed by polling.
-    pub(super) fn tell_denied(&mut self, stage: &Stage, denied: &BTreeSet<String>) {
-        for why in denied {
-            if self.memory.told_denied.insert(why.clone()) {
-                let note = format!(
-                    "stage \"{}\" polls what it cannot watch: {why}; grant list and watch to its ServiceAccount",
-                    stage.name
-                );
+    /// Says once in an event why changes are noticed by polling, and what would help.
+    pub(super) fn tell_unwatched(&mut self, stage: &Stage, unwatched: &BTreeSet<Unwatched>) {
+        let tenant = self.tenant(stage);
+        for one in unwatched {
+            let why = one.why();
+            if self.memory.told_denied.insert(why.to_owned()) {
+                let note = one.told(&stage.name, tenant.identity(), self.set.spec.kube_config.is_some());
                 tracing::warn!(stage = stage.name, why, "objects are polled: they cannot be watched");
                 self.ctx
                     .notifier

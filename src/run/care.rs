@@ -61,7 +61,7 @@ impl Pass<'_> {
             Ok(look) => {
                 let blocking = self.blockers(stage, &look);
                 let entry = &mut self.status.stages[at];
-                entry.message = blocking.as_ref().map(|b| format!("was ready and is not any more: {b}"));
+                entry.message = blocking.as_ref().map(|b| format!("is not ready any more: {b}"));
                 entry.waiting_for = blocking;
                 let due = match full {
                     // What was deleted to be made anew is not gone yet.

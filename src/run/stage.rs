@@ -495,8 +495,8 @@ impl Pass<'_> {
             }
             Overall::Failed(waiting) | Overall::Waiting(waiting) => {
                 let mut blocking = name_blockers(&waiting, NAMED);
-                if let Some(denied) = look.denied.iter().next() {
-                    blocking.push_str(&format!(" (polled: {denied})"));
+                if let Some(unwatched) = look.unwatched.first() {
+                    blocking.push_str(&format!(" (polled: {})", unwatched.why()));
                 }
                 self.status.stages[at].waiting_for = Some(blocking.clone());
                 self.memory.polls = self.memory.polls.saturating_add(1);

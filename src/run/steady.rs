@@ -221,7 +221,7 @@ impl Pass<'_> {
         self.memory.stages.insert(stage.name.clone(), memory);
         self.memory.looked_at = Some(Instant::now());
         if let Ok(look) = &result {
-            self.tell_denied(stage, &look.denied);
+            self.tell_unwatched(stage, &look.unwatched);
         }
         result
     }
@@ -494,9 +494,9 @@ impl Pass<'_> {
             _ => {
                 let entry = &mut self.status.stages[at];
                 entry.phase = Some(StagePhase::Failed);
-                entry.message = Some(format!("verify: the release was ready and is not any more: {blocking}"));
+                entry.message = Some(format!("verify: the release is not ready any more: {blocking}"));
                 Health::Bad(format!(
-                    "stage \"{}\" verify: the release was ready and is not any more for {bound:?} ({origin}): {blocking}",
+                    "stage \"{}\" verify: the release has not been ready for {bound:?} ({origin}): {blocking}",
                     stage.name
                 ))
             }

@@ -14,7 +14,7 @@ use super::outcome::Failure;
 use super::render::content_hash;
 use crate::api::names::{FIELD_MANAGER, label};
 use crate::cluster::watch::{Coverage, Knowledge, Owner, WatchKey, parse_version};
-use crate::cluster::{Error, Target, Tenant, resource_version, uid};
+use crate::cluster::{Error, Identity, Target, Tenant, resource_version, uid};
 use crate::rules::backoff::POLL_LADDER;
 use crate::rules::drift;
 use crate::rules::inventory::ObjectId;
@@ -40,10 +40,54 @@ pub struct Look {
     pub changed: bool,
     /// When to look again if no watch tells.
     pub again: Duration,
-    /// Rights that are missing for watching, to be told once.
-    pub denied: BTreeSet<String>,
+    /// Why objects are polled though they should be watched, to be told once.
+    pub unwatched: BTreeSet<Unwatched>,
     /// Objects that differ from what was sent, and how; nothing is listed for one that is gone.
     pub drifted: BTreeMap<ObjectId, Vec<drift::Change>>,
+}
+
+/// Why objects are polled though they should be watched.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unwatched {
+    /// A right is missing; the text is the server's.
+    Denied(String),
+    /// The server tells of more than there is room for.
+    Flooded(String),
+}
+
+impl Unwatched {
+    fn of(coverage: &Coverage) -> Option<Self> {
+        match coverage {
+            Coverage::Denied(why) => Some(Self::Denied(why.clone())),
+            Coverage::Flooded(why) => Some(Self::Flooded(why.clone())),
+            Coverage::Live | Coverage::Starting | Coverage::None => None,
+        }
+    }
+
+    /// What is in the way.
+    pub fn why(&self) -> &str {
+        match self {
+            Self::Denied(why) | Self::Flooded(why) => why,
+        }
+    }
+
+    /// The same for an event, with what can be done. `remote` where it is about another cluster.
+    pub fn told(&self, stage: &str, identity: &Identity, remote: bool) -> String {
+        let why = match self {
+            Self::Denied(why) => why,
+            Self::Flooded(why) => {
+                return format!(
+                    "stage {stage:?} polls: {why}; changes are noticed later, until there are fewer objects again"
+                );
+            }
+        };
+        let remedy = match identity {
+            Identity::ServiceAccount { name, .. } => format!("grant list and watch to ServiceAccount {name:?}"),
+            Identity::Controller if remote => "grant list and watch to the user of the kubeconfig".to_owned(),
+            Identity::Controller => "give the stage a serviceAccountName that may list and watch it".to_owned(),
+        };
+        format!("stage {stage:?} polls what it cannot watch: {why}; {remedy}")
+    }
 }
 
 impl Look {
@@ -145,9 +189,7 @@ impl Observer<'_> {
                 continue;
             }
             let (key, coverage) = self.cover(id, known, needed).await?;
-            if let Coverage::Denied(why) = &coverage {
-                look.denied.insert(why.clone());
-            }
+            look.unwatched.extend(Unwatched::of(&coverage));
             let unchanged = self.ctx.hub.knows(&key, &id.name, &known.uid, known.version) == Knowledge::Unchanged;
             let vouched = coverage == Coverage::Live && unchanged;
             let ready = known.readiness.is_ready();
@@ -155,7 +197,7 @@ impl Observer<'_> {
                 look.again = look.again.min(match &coverage {
                     Coverage::Live => NET,
                     Coverage::Starting => UNTIL_LISTED,
-                    Coverage::Denied(_) | Coverage::None => POLL_LADDER.wait(self.polls),
+                    Coverage::Denied(_) | Coverage::Flooded(_) | Coverage::None => POLL_LADDER.wait(self.polls),
                 });
                 if let Some(at) = known.settles_at {
                     look.again = look.again.min(
@@ -336,5 +378,33 @@ pub fn target_of(id: &ObjectId, api_version: &str) -> Target {
         kind: id.kind.clone(),
         namespace: Some(id.namespace.clone()).filter(|n| !n.is_empty()),
         name: id.name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rules: decisions 5 tenant
+    #[test]
+    fn who_polls_is_told_what_helps_and_nothing_else() {
+        let denied = Unwatched::Denied("cannot list pods".into());
+        let begin = "stage \"app\" polls what it cannot watch: cannot list pods; ";
+        for (account, remote, remedy) in [
+            (Some("shop"), true, "grant list and watch to ServiceAccount \"shop\""),
+            (None, true, "grant list and watch to the user of the kubeconfig"),
+            (
+                None,
+                false,
+                "give the stage a serviceAccountName that may list and watch it",
+            ),
+        ] {
+            assert_eq!(
+                denied.told("app", &Identity::of("ns", account), remote),
+                format!("{begin}{remedy}")
+            );
+        }
+        let flooded = Unwatched::Flooded("too many".into()).told("app", &Identity::of("ns", Some("shop")), true);
+        assert!(!flooded.contains("grant"), "no right is missing: {flooded}");
     }
 }

@@ -81,6 +81,25 @@ async fn memory_at_rest_stays_small() {
     assert!(rss < 64 * 1024, "{:.1} MiB with {} Ready StageSets", mib(rss), count());
 }
 
+/// Passes of all StageSets that came to an outcome.
+async fn passes(world: &World) -> usize {
+    let passes = world.controller_ref().metric("stageset_reconcile_total", &[]).await;
+    passes as usize
+}
+
+async fn until_passes(world: &World, wanted: usize, seconds: usize) {
+    let seen = look(Duration::from_secs(seconds as u64), || async {
+        match passes(world).await {
+            seen if seen >= wanted => Ok(()),
+            seen => Err(format!("{seen} passes, not {wanted}")),
+        }
+    })
+    .await;
+    if let Err(seen) = seen {
+        world.fail(&seen).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pass_over_a_fleet_at_rest_writes_nothing() {
     let world = World::builder("figures-steady").alone().start().await;
@@ -88,24 +107,25 @@ async fn a_pass_over_a_fleet_at_rest_writes_nothing() {
     // Long enough for a pass over all of them at leisure.
     let seconds = 10 + count / 20;
     fleet(&world, count, &format!("{seconds}s")).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let (mark, cpu) = (world.proxy.mark(), world.controller_ref().cpu_time());
-    tokio::time::sleep(Duration::from_secs(2 * seconds as u64)).await;
+    // Everything has been compared once.
+    until_passes(&world, passes(&world).await + 2 * count, 4 * seconds).await;
+    let (mark, cpu, before) = (
+        world.proxy.mark(),
+        world.controller_ref().cpu_time(),
+        passes(&world).await,
+    );
+    until_passes(&world, before + 2 * count, 4 * seconds).await;
     let tally = world.proxy.since(mark);
-    let passes = 2 * count;
+    let passes = passes(&world).await - before;
     let per_pass = |n: usize| n as f64 / passes as f64;
     println!(
-        "figure: about {passes} interval passes over four objects: {:.2} reads and {:.2} writes each, {:.1?} CPU in all",
+        "figure: {passes} interval passes over four objects: {:.2} reads and {:.2} writes each, {:.1?} CPU in all",
         per_pass(tally.object_reads().count()),
         per_pass(tally.writes().count()),
         world.controller_ref().cpu_time() - cpu
     );
     assert!(tally.writes().is_empty(), "\n{}", tally.writes().lines());
-    assert!(
-        per_pass(tally.object_reads().count()) <= 4.0 * 1.5,
-        "{} reads",
-        tally.object_reads().count()
-    );
+    assert!(tally.object_reads().is_empty(), "\n{}", tally.object_reads().lines());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,7 +144,7 @@ async fn a_rollout_costs_few_requests() {
         of(Class::Event)
     );
     let each = tally.records().len() as f64 / count() as f64;
-    assert!(each < 25.0, "{each:.1} requests each");
+    assert!(each < 14.0, "{each:.1} requests each");
 }
 
 fn mib(kib: u64) -> f64 {

@@ -133,7 +133,11 @@ async fn a_missing_right_to_watch_is_told_once_and_polled_for() {
         .await;
     let event = set.until_event("WatchForbidden").await;
     let note = event["note"].as_str().unwrap_or_default();
-    assert!(note.contains("cannot list resource \"widgets\""), "{note}");
+    assert!(
+        note.contains("cannot list resource \"widgets\"")
+            && note.ends_with("grant list and watch to ServiceAccount \"blind\""),
+        "{note}"
+    );
     set.until("saying that it polls", |s| {
         let waits = stage_of(s, "app")["waitingFor"].as_str().unwrap_or_default();
         waits.contains("gate") && waits.contains("cannot list")

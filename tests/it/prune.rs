@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::{
     Match, Verb, When, World, look,
     objects::{self, Kind, configmap, multi},
-    stageset::{StageSet, condition_of, stage, stageset},
+    stageset::{StageSet, condition_of, stage, stage_of, stageset},
 };
 
 /// Files of ConfigMaps with these names.
@@ -119,7 +119,11 @@ async fn an_object_that_moves_between_stages_is_never_deleted() {
     publish(&world, "two", &["d", "moves"]).await;
     let revision = publish(&world, "one", &["a"]).await;
     shop.until_rolled_out("one", &revision).await;
-    shop.until("the object recorded by the second stage", |_| true).await;
+    shop.until("the object counted in the second stage", |s| {
+        stage_of(s, "two")["entriesCount"] == 2
+    })
+    .await;
+    assert_eq!(shop.recorded_configmaps("two").await, set(&["d", "moves"]));
     let back = publish(&world, "one", &["a", "extra"]).await;
     shop.until_rolled_out("one", &back).await;
     assert_eq!(uid(&world, "moves").await, before);

@@ -200,10 +200,10 @@ fn page(rules: &[Rule], index: &Index) -> String {
         rules.len() - core.len()
     );
     for (title, gaps) in [("No test yet", open), ("Unit tests only", unit)] {
-        let _ = write!(page, "\n## {title}\n\n");
         if gaps.is_empty() {
-            page += "None.\n";
+            continue;
         }
+        let _ = write!(page, "\n## {title}\n\n");
         for rule in gaps {
             let _ = writeln!(page, "- `{}` {}", rule.id, rule.says);
         }

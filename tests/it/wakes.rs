@@ -12,34 +12,14 @@ use crate::support::{
     stageset::{StageSet, condition_of, stage, stage_from, stageset},
 };
 
-/// Passes that came to an outcome.
-async fn passes(world: &World, name: &str) -> f64 {
-    let label = format!("name=\"{name}\"");
-    world
-        .controller_ref()
-        .metric("stageset_reconcile_total", &[label.as_str()])
-        .await
+/// Waits until nothing is going on, and gives the number of passes that came to an outcome.
+async fn settled(world: &World, name: &str) -> f64 {
+    world.quiet().await;
+    passes(world, name).await
 }
 
-/// Waits until no pass has ended for a moment, and gives their number.
-async fn settled(world: &World, name: &str) -> f64 {
-    let mut last = -1.0;
-    loop {
-        let now = passes(world, name).await;
-        if (now - last).abs() < f64::EPSILON {
-            return now;
-        }
-        last = now;
-        let mark = world.proxy.mark();
-        let _ = look(Duration::from_millis(800), || async {
-            if world.proxy.since(mark).is_empty() {
-                Err::<(), _>(String::new())
-            } else {
-                Err(String::new())
-            }
-        })
-        .await;
-    }
+async fn passes(world: &World, name: &str) -> f64 {
+    StageSet::named(world, name).await.passes().await
 }
 
 async fn one_more(world: &World, name: &str, before: f64, why: &str) {
@@ -278,6 +258,22 @@ async fn passes_come_at_the_interval_that_counts() {
     }
 }
 
+/// Publishes an artifact in another namespace.
+async fn publish_in(world: &World, namespace: &str, name: &str) {
+    let bytes = Archive::of(&[("m.yaml", &configmap("map", "1"))]).gzip();
+    let digest = archive::sha256(&bytes);
+    let url = world
+        .artifacts
+        .put(&format!("{name}.tar.gz"), Answer::Bytes(bytes.into()));
+    let object = json!({ "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "ExternalArtifact", "metadata": { "name": name }, "spec": {} });
+    world.cluster.apply(&object, namespace).await;
+    let status = crate::support::world::artifact_status(&url, "v1", &digest, true);
+    world
+        .cluster
+        .patch_status(&objects::external_artifacts(), namespace, name, status)
+        .await;
+}
+
 /// What no event tells is asked again at the retry interval: here a source of a namespace that is not watched.
 ///
 /// Rules: run 2.7 waiting, run 2.7 resolve, run 8.5 outside, run 2.6 retry
@@ -300,16 +296,7 @@ async fn what_cannot_be_watched_is_asked_again() {
         .apply(&world)
         .await;
     late.until_reason("DependencyNotReady").await;
-    let bytes = Archive::of(&[("m.yaml", &configmap("map", "1"))]).gzip();
-    let digest = archive::sha256(&bytes);
-    let url = world.artifacts.put("far.tar.gz", Answer::Bytes(bytes.into()));
-    let object = json!({ "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "ExternalArtifact", "metadata": { "name": "far" }, "spec": {} });
-    world.cluster.apply(&object, &there).await;
-    let status = crate::support::world::artifact_status(&url, "v1", &digest, true);
-    world
-        .cluster
-        .patch_status(&objects::external_artifacts(), &there, "far", status)
-        .await;
+    publish_in(&world, &there, "far").await;
     set.until_ready_within(Duration::from_secs(8)).await;
     let dependency = stageset("dep")
         .stage(stage("app", "none"))
@@ -339,15 +326,12 @@ async fn a_download_that_fails_is_not_repeated_within_its_pass() {
         .apply(&world)
         .await;
     set.until_reason("StageFailed").await;
-    let before = world.artifacts.all_downloads();
-    assert!(before <= 2, "{before} downloads for the first outcome");
+    assert_eq!(world.artifacts.all_downloads(), 1, "one for the first outcome");
     set.reconcile().await;
     look(Duration::from_secs(10), || async {
-        let after = world.artifacts.all_downloads();
-        if after > before {
-            Ok(())
-        } else {
-            Err(format!("{after} downloads"))
+        match world.artifacts.all_downloads() {
+            1 => Err("1 download".to_owned()),
+            _ => Ok(()),
         }
     })
     .await
@@ -367,13 +351,20 @@ async fn a_source_that_cannot_be_read_is_resolve_failed_and_heals() {
         .await;
     own.until_reason("ResolveFailed").await;
     assert!(own.message().await.contains("stage \"app\""), "{}", own.message().await);
-    let reads = Match::any().verb(Verb::Get).resource("externalartifacts");
-    world.proxy.fail(reads, crate::support::When::Always, 400);
+    publish_in(&world, &there, "app").await;
+    let reads = Match::any()
+        .verb(Verb::Get)
+        .resource("externalartifacts")
+        .namespace(&there);
+    world.proxy.fail(reads.clone(), crate::support::When::Always, 400);
     let far = stageset("far")
         .retry_interval("1s")
         .stage(stage_from("app", json!({ "name": "app", "namespace": there })))
         .apply(&world)
         .await;
     far.until_reason("ResolveFailed").await;
+    let refused = world.proxy.all().matching(&reads);
+    assert!(!refused.is_empty(), "the read that fails is the cause");
     world.proxy.heal();
+    far.until_ready().await;
 }

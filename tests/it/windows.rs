@@ -46,6 +46,16 @@ async fn deployed<'w>(world: &'w World, spec: Spec, windows: Value) -> StageSet<
     app
 }
 
+/// Lets a window that holds something end soon; gives when. The hold is there before, so that a slow machine cannot miss
+/// it.
+async fn shorten(app: &mut StageSet<'_>) -> Timestamp {
+    app.until("held", |s| !s["pendingUpdate"]["revisions"].is_null()).await;
+    let ends = soon(10);
+    app.patch_spec(json!({ "updateWindows": [deny(soon(-60), ends)] }))
+        .await;
+    ends
+}
+
 async fn until_value(world: &World, value: &str, patience: Duration) {
     let seen = look(patience, || async {
         let seen = world.config_value("app").await;
@@ -65,28 +75,19 @@ async fn until_value(world: &World, value: &str, patience: Duration) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_update_is_let_through_when_the_window_opens() {
     let world = World::start("opens").await;
-    let ends = soon(12);
-    let windows = json!([deny(soon(-60), ends)]);
-    let app = deployed(
-        &world,
-        stageset("app").retry_interval("1h").stage(stage("app", "app")),
-        windows,
-    )
-    .await;
+    let spec = stageset("app").retry_interval("1h").stage(stage("app", "app"));
+    let mut app = deployed(&world, spec, json!([closed()])).await;
     let second = publish(&world, "two").await;
-    let status = app.until("held", |s| !s["pendingUpdate"]["revisions"].is_null()).await;
-    let opens: Timestamp = status["pendingUpdate"]["nextWindowOpens"]
-        .as_str()
-        .and_then(|t| t.parse().ok())
-        .expect("the next opening");
-    assert_eq!(opens, ends);
+    let ends = shorten(&mut app).await;
+    let opens = |s: &Value| -> Option<Timestamp> { s["pendingUpdate"]["nextWindowOpens"].as_str()?.parse().ok() };
+    let status = app.until("held until it opens", |s| opens(s) == Some(ends)).await;
     let ready = condition_of(&status, "Ready").expect("Ready");
     assert!(ready["message"].to_string().contains(&ends.to_string()), "{ready}");
     assert_eq!(world.config_value("app").await.as_deref(), Some("one"));
     app.until_rolled_out("app", &second).await;
     let early = Timestamp::now().duration_since(ends);
     assert!(early > SignedDuration::ZERO, "{early} before it opened");
-    assert!(early < SignedDuration::from_secs(15), "only {early} after it opened");
+    assert!(early < SignedDuration::from_mins(5), "only {early} after it opened");
     assert!(app.status().await["pendingUpdate"].is_null());
     assert_eq!(app.event_count("UpdateDeferred").await, 1, "{:?}", app.events().await);
     let labels = ["name=\"app\""];
@@ -153,13 +154,15 @@ async fn a_rollout_that_has_started_is_finished_in_a_closed_window() {
     world.publish("one", &[("w.yaml", &widget("gate", 1))]).await;
     world.publish("two", &[("m.yaml", &configmap("after", "1"))]).await;
     world.widget("gate", false).await;
-    let closes = soon(8);
+    // The stage has to be applied by then, which takes a second.
+    let closes = soon(15);
     let spec = stageset("shop")
         .set("updateWindows", json!([deny(closes, soon(86_400))]))
         .stage(stage("one", "one"))
         .stage(stage("two", "two"));
     let shop = spec.apply(&world).await;
     shop.until_phase("one", "Verifying").await;
+    assert!(Timestamp::now() < closes, "the machine was too slow to begin in time");
     look(Duration::from_secs(20), || async {
         if Timestamp::now() > closes {
             Ok(())
@@ -218,11 +221,9 @@ async fn a_failed_run_gives_way_when_the_window_opens() {
     let spec = stageset("app").retry_interval("1h");
     let mut app = spec.stage(stage("app", "app").timeout("2s")).apply(&world).await;
     app.until_reason("StageFailed").await;
-    let ends = soon(15);
-    app.patch_spec(json!({ "updateWindows": [deny(soon(-60), ends)] }))
-        .await;
+    app.patch_spec(json!({ "updateWindows": [closed()] })).await;
     let fixed = publish(&world, "fixed").await;
-    app.until("held", |s| !s["pendingUpdate"]["revisions"].is_null()).await;
+    let ends = shorten(&mut app).await;
     app.until_rolled_out("app", &fixed).await;
     assert!(Timestamp::now() > ends);
 }

@@ -21,6 +21,8 @@ pub enum Coverage {
     Starting,
     /// The identity may not list or watch the kind; the text is the server's.
     Denied(String),
+    /// The server tells of more than there is room for; the text says so.
+    Flooded(String),
     /// No watch: the cap is reached.
     None,
 }
@@ -99,7 +101,7 @@ impl Entry {
         self.weight.clear();
         // What it has told is forgotten, so that nothing read from now on counts as gone.
         self.upto = 0;
-        self.interrupted(Some(why))
+        self.ends(Coverage::Flooded(why))
     }
 
     /// How far the watch can be trusted.
@@ -238,18 +240,21 @@ impl Entry {
         let before = std::mem::replace(&mut self.coverage, Coverage::Live);
         match before {
             // They poll, and need not any more.
-            Coverage::Denied(_) => self.users.iter().cloned().collect(),
+            Coverage::Denied(_) | Coverage::Flooded(_) => self.users.iter().cloned().collect(),
             _ => Vec::new(),
         }
     }
 
     /// Changes are not told any more, for the time being.
     pub fn interrupted(&mut self, denied: Option<String>) -> Vec<Owner> {
+        self.ends(denied.map_or(Coverage::Starting, Coverage::Denied))
+    }
+
+    fn ends(&mut self, now: Coverage) -> Vec<Owner> {
         self.list = None;
-        let now = denied.map_or(Coverage::Starting, Coverage::Denied);
         let before = std::mem::replace(&mut self.coverage, now);
         // Who waits for news must learn that none will come; a short interruption is made good by the next list.
-        let news = matches!(self.coverage, Coverage::Denied(_)) && self.coverage != before;
+        let news = matches!(self.coverage, Coverage::Denied(_) | Coverage::Flooded(_)) && self.coverage != before;
         if news {
             self.users.iter().cloned().collect()
         } else {

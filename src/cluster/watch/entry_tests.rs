@@ -138,7 +138,7 @@ fn a_flooded_watch_forgets_what_it_was_told_and_takes_nothing_for_gone() {
         entry.changed(seen(&format!("{version}-{}", "x".repeat(4000)), version, Some("a")));
     }
     assert_eq!(entry.flooded("too much".into()), [owner("a")]);
-    assert_eq!(entry.coverage(), &Coverage::Denied("too much".into()));
+    assert_eq!(entry.coverage(), &Coverage::Flooded("too much".into()));
     assert!(!entry.is_too_much());
     assert_eq!(entry.note(seen("x", 11, Some("a"))), [], "read meanwhile, and not gone");
 }

@@ -8,16 +8,23 @@ use crate::api::{Reason, StageSet};
 use super::Violation;
 
 macro_rules! features {
-    ($( $(#[$meta:meta])* $feature:ident: [$($path:expr),+ $(,)?] )+) => {
+    ($( #[doc = $says:literal] $feature:ident: [$($path:expr),+ $(,)?] )+) => {
         /// A part of the API that a release may lack.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Feature {
-            $( $(#[$meta])* $feature, )+
+            $( #[doc = $says] $feature, )+
         }
 
         impl Feature {
             /// Every feature.
             pub const ALL: &'static [Feature] = &[$(Self::$feature),+];
+
+            /// What the feature is, for people.
+            pub fn says(self) -> &'static str {
+                match self {
+                    $( Self::$feature => $says.trim_ascii(), )+
+                }
+            }
 
             /// The fields whose presence uses the feature.
             fn uses(self) -> &'static [Use] {
@@ -27,6 +34,14 @@ macro_rules! features {
             }
         }
     };
+}
+
+impl Feature {
+    /// The fields whose presence uses the feature, with the value where only one of them does. `[]` stands for every item
+    /// of a list.
+    pub fn fields(self) -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
+        self.uses().iter().map(|used| (used.path, used.value))
+    }
 }
 
 /// A field whose presence, or whose value, uses a feature. `[]` stands for every item of a list.
@@ -175,11 +190,14 @@ fn violations(object: &Value, used: &Use) -> Vec<Violation> {
         .filter(|(_, actual)| used.value.is_none_or(|value| *actual == value));
     matching
         .map(|(path, actual)| {
-            let field = match used.value {
-                Some(_) => format!("{path}: {}", actual.as_str().unwrap_or_default()),
-                None => path.clone(),
+            // The path stands before the message wherever it is shown.
+            let message = match used.value {
+                Some(_) => format!(
+                    "{} is not supported by this version; leave it out",
+                    actual.as_str().unwrap_or_default()
+                ),
+                None => "not supported by this version; leave it out".to_owned(),
             };
-            let message = format!("{field} is not supported by this version; leave it out");
             Violation {
                 path,
                 reason: Reason::InvalidSpec,

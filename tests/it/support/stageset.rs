@@ -292,6 +292,29 @@ impl<'w> StageSet<'w> {
         self.patch_spec(json!({ "suspend": suspend })).await;
     }
 
+    /// Passes that came to an outcome so far.
+    pub async fn passes(&self) -> f64 {
+        let label = format!("name=\"{}\"", self.name);
+        self.world
+            .controller_ref()
+            .metric("stageset_reconcile_total", &[label.as_str()])
+            .await
+    }
+
+    /// Waits until so many passes have come to an outcome.
+    pub async fn until_passes(&self, count: f64) {
+        let seen = look(PATIENCE, || async {
+            let passes = self.passes().await;
+            if passes >= count { Ok(()) } else { Err(passes) }.map_err(|passes| format!("{passes}"))
+        })
+        .await;
+        if let Err(seen) = seen {
+            self.world
+                .fail(&format!("{} came to {seen} outcomes, not {count}", self.name))
+                .await;
+        }
+    }
+
     /// Deletes it; see [`Self::until_gone`].
     pub async fn delete(&self) {
         self.world

@@ -263,6 +263,23 @@ impl World {
         panic!("{problem}\n{}", self.report().await)
     }
 
+    /// Waits until the controller asks the API server for nothing any more: what a rollout leaves to do is done.
+    pub async fn quiet(&self) {
+        const QUIET: Duration = Duration::from_millis(800);
+        let until = tokio::time::Instant::now() + super::PATIENCE;
+        let mut mark = (self.proxy.mark(), tokio::time::Instant::now());
+        while mark.1.elapsed() < QUIET {
+            if tokio::time::Instant::now() > until {
+                self.fail(&format!("never quiet:\n{}", self.proxy.since(mark.0).lines()))
+                    .await;
+            }
+            if !self.proxy.since(mark.0).is_empty() {
+                mark = (self.proxy.mark(), tokio::time::Instant::now());
+            }
+            tokio::time::sleep(super::GLANCE).await;
+        }
+    }
+
     /// Holds for this long; the message is what went wrong when it does not.
     pub async fn stays<F, Fut>(&self, what: &str, span: Duration, mut holds: F)
     where
