@@ -5,14 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Inventories, Sources, StageSets, owner_of};
 use crate::cluster::watch::Hub;
 use crate::cluster::{Cluster, Clusters};
-use crate::config::{Command, Config};
+use crate::config::{Command, Config, WATCH_NAMESPACES};
 use crate::controller::{self, Feeds, Lease};
 use crate::run::{Context, Memories, Notifier};
 use crate::telemetry::{self, Metrics};
@@ -26,7 +25,8 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// The controller's `main`: parses, validates, runs. Exit codes: 0 after a signal, 1 for a failure at start or
 /// run time, 2 for bad flags (contract 1.1).
 pub fn main() -> ExitCode {
-    let config = match Config::try_parse_from(go_style(std::env::args())) {
+    let environment = std::env::var(WATCH_NAMESPACES).ok();
+    let config = match Config::read(go_style(std::env::args()), environment) {
         Ok(config) => config,
         Err(error) => {
             let _ = error.print();
@@ -45,7 +45,7 @@ pub fn main() -> ExitCode {
     if let Some(Command::Crds { out }) = &config.command {
         return print_crds(out.as_deref());
     }
-    if let Err(error) = telemetry::install_logs(&config.log_level, &config.log_format) {
+    if let Err(error) = telemetry::install_logs(config.logging.level(), config.logging.format()) {
         eprintln!("stageset-controller: {error}");
         return ExitCode::FAILURE;
     }
@@ -185,7 +185,7 @@ fn context(
     Ok(Arc::new(Context {
         hub: Hub::new(wake.clone(), config.max_watches),
         artifacts: source::Cache::new(http.clone(), source::Limits::default(), budget),
-        notifier: Notifier::start(cluster.clone(), http, config.events_addr.clone()),
+        notifier: Notifier::start(cluster.clone(), http, config.events_addr.0.clone()),
         inventories: Arc::new(Inventories::default()),
         memories: Memories::default(),
         clusters: Clusters::new(cluster.clone(), config.insecure_allow_loopback),

@@ -120,12 +120,12 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Starts delivery. `address` is where Flux events are POSTed; empty turns that off.
-    pub fn start(cluster: Arc<Cluster>, http: outbound::Client, address: String) -> Self {
+    /// Starts delivery. `address` is where Flux events are POSTed.
+    pub fn start(cluster: Arc<Cluster>, http: outbound::Client, address: Option<url::Url>) -> Self {
         let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| FIELD_MANAGER.to_owned());
         let (events, notices) = mpsc::channel(QUEUE);
         tokio::spawn(deliver(cluster, instance.clone(), notices));
-        let posts = url::Url::parse(&address).ok().map(|url| {
+        let posts = address.map(|url| {
             let (posts, notices) = mpsc::channel(QUEUE);
             tokio::spawn(post_all(http, url, instance, notices));
             posts

@@ -120,6 +120,7 @@ fn wrong_flags_are_refused_before_any_contact_with_a_server() {
         vec!["--default-interval=0s"],
         vec!["--inventory-shard-cap=0"],
         vec!["--log-level=loud"],
+        vec!["--events-addr=nowhere"],
     ] {
         let output = binary()
             .args(&args)
