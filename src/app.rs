@@ -126,6 +126,7 @@ async fn run(config: Config) -> Result<(), String> {
             .with_label_values(&["stageset-controller.stages.metio.wtf"])
             .set(1);
         tracing::info!(logger = "setup", "became leader");
+        ctx.notifier.send(lease.taken());
     }
     // The lease is kept from the start: filling the caches may take longer than it holds.
     let working = async {

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use context::{Context, Memories};
-pub use notify::{Notice, Notifier};
+pub use notify::{Notice, Notifier, Subject};
 pub use outcome::{Stop, Wake};
 
 use crate::cluster::watch::Owner;
