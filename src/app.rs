@@ -106,9 +106,10 @@ async fn run(config: Config) -> Result<(), String> {
     watch_signals(stop.clone()).map_err(|e| format!("signals cannot be watched: {e}"))?;
     let kube_config = kube_config().await?;
     let namespace = own_namespace(&kube_config);
-    let cluster = Cluster::connect(kube_config).map_err(|e| e.to_string())?;
+    let metrics = Metrics::new().map_err(|e| e.to_string())?;
+    let cluster = Cluster::connect_counted(kube_config, Some(metrics.requests.clone())).map_err(|e| e.to_string())?;
     let (wake, mut woken) = mpsc::unbounded_channel();
-    let ctx = context(config, &cluster, &wake)?;
+    let ctx = context(config, &cluster, metrics, &wake)?;
     let feeds = Feeds::start(&ctx, wake.clone());
     serve_probes(&ctx, &feeds, &stop).await?;
     let mut lease = Lease::new(cluster, &namespace);
@@ -166,9 +167,9 @@ async fn emptying<T, W>(queue: &mut mpsc::UnboundedReceiver<W>, until: impl Futu
 fn context(
     config: Config,
     cluster: &Arc<Cluster>,
+    metrics: Metrics,
     wake: &mpsc::UnboundedSender<crate::cluster::watch::Owner>,
 ) -> Result<Arc<Context>, String> {
-    let metrics = Metrics::new().map_err(|e| e.to_string())?;
     let policy = outbound::Policy {
         allow_loopback: config.insecure_allow_loopback,
         allowed_hosts: None,

@@ -105,8 +105,9 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
         }
         stepped
     };
+    let working = metrics.work.begin();
     let step = tokio::spawn(run::slot::within(slot, step).instrument(span)).await;
-    drop(turn);
+    drop((turn, working));
     metrics.active_workers.dec();
     let took = began.elapsed();
     metrics.reconcile_time.observe(took.as_secs_f64());

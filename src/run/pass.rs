@@ -485,9 +485,11 @@ impl<'a> Pass<'a> {
         }
         self.write(&end.situation).await?;
         if !progress {
-            self.ctx
-                .metrics
-                .outcome(namespace, &self.owner.name, end.situation.reason().as_str());
+            let metrics = &self.ctx.metrics;
+            metrics.outcome(namespace, &self.owner.name, end.situation.reason().as_str());
+            if matches!(end.situation, Situation::Terminal { .. }) {
+                metrics.reconcile_terminal_errors.inc();
+            }
         }
         self.ctx.hub.keep_only(self.owner, &self.needed);
         self.ctx

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+
+use super::Work;
 
 /// Upper bounds in seconds of the reconcile-time histogram.
 const RECONCILE_BUCKETS: &[f64] = &[
@@ -43,6 +45,7 @@ pub struct Metrics {
     pub reconcile_time: Histogram,
     pub reconcile_results: IntCounterVec,
     pub reconcile_errors: IntCounter,
+    pub reconcile_terminal_errors: IntCounter,
     pub reconcile_panics: IntCounter,
     pub active_workers: IntGauge,
     pub max_concurrent: IntGauge,
@@ -51,7 +54,12 @@ pub struct Metrics {
     pub queue_retries: IntCounter,
     pub queue_time: Histogram,
     pub work_time: Histogram,
+    /// Requests to API servers, see [`crate::cluster::Counter`].
+    pub requests: IntCounterVec,
     pub leader: IntGaugeVec,
+    pub work: Work,
+    unfinished_work: Gauge,
+    longest_running: Gauge,
     known_stages: Known,
     known_reasons: Known,
 }
@@ -109,6 +117,10 @@ impl Metrics {
             watches: new.gauge(plain("stageset_object_watches", "Watches on applied objects."))?,
             reconcile_results: new.counters(runtime("reconcile_total", "Reconciles by result."), &["result"])?,
             reconcile_errors: new.counter(runtime("reconcile_errors_total", "Reconciles that ended in an error."))?,
+            reconcile_terminal_errors: new.counter(runtime(
+                "terminal_reconcile_errors_total",
+                "Reconciles that ended in an error no retry can help.",
+            ))?,
             reconcile_panics: new.counter(runtime("reconcile_panics_total", "Reconciles that panicked."))?,
             active_workers: new.gauge(runtime("active_workers", "Steps running now."))?,
             max_concurrent: new.gauge(runtime("max_concurrent_reconciles", "Steps that may run at once."))?,
@@ -124,6 +136,22 @@ impl Metrics {
                 tenfold()?,
             )?,
             work_time: new.histogram(queue("work_duration_seconds", "Seconds of work in a slot."), tenfold()?)?,
+            unfinished_work: new.seconds(queue(
+                "unfinished_work_seconds",
+                "Seconds that the steps under way have taken, together.",
+            ))?,
+            longest_running: new.seconds(queue(
+                "longest_running_processor_seconds",
+                "Seconds that the longest step under way has taken.",
+            ))?,
+            requests: new.counters(
+                plain(
+                    "rest_client_requests_total",
+                    "Requests to API servers by status code, method and host.",
+                ),
+                &["code", "method", "host"],
+            )?,
+            work: Work::default(),
             known_stages: Arc::default(),
             known_reasons: Arc::default(),
             registry: with_process(new.0)?,
@@ -224,6 +252,9 @@ impl Metrics {
     /// # Errors
     /// When a series cannot be encoded.
     pub fn text(&self) -> Result<String, prometheus::Error> {
+        let (all, longest) = self.work.unfinished();
+        self.unfinished_work.set(all.as_secs_f64());
+        self.longest_running.set(longest.as_secs_f64());
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }
@@ -272,6 +303,10 @@ impl Series {
         self.register(IntGaugeVec::new(opts, labels)?)
     }
 
+    fn seconds(&self, opts: Opts) -> Result<Gauge, prometheus::Error> {
+        self.register(Gauge::with_opts(opts)?)
+    }
+
     fn gauge(&self, opts: Opts) -> Result<IntGauge, prometheus::Error> {
         self.register(IntGauge::with_opts(opts)?)
     }
@@ -312,6 +347,22 @@ mod tests {
         assert!(!text.contains("stageset_reconcile_total{"));
         assert!(!text.contains("stageset_stage_ready{"));
         assert!(text.contains(r#"stageset_teardown_force_drop_total{name="b",namespace="a",reason="permanent"} 1"#));
+    }
+
+    #[test]
+    fn steps_under_way_are_seen_before_they_have_ended() {
+        let m = Metrics::new().unwrap();
+        let value = |series: &str| -> f64 {
+            let text = m.text().unwrap();
+            let line = text.lines().find(|l| l.starts_with(&format!("workqueue_{series}{{")));
+            line.and_then(|l| l.rsplit(' ').next()).unwrap().parse().unwrap()
+        };
+        let (one, other) = (m.work.begin(), m.work.begin());
+        while value("longest_running_processor_seconds") == 0.0 {}
+        let longest = value("longest_running_processor_seconds");
+        assert!(value("unfinished_work_seconds") > longest);
+        drop((one, other));
+        assert!(value("unfinished_work_seconds") == 0.0 && value("longest_running_processor_seconds") == 0.0);
     }
 
     #[test]

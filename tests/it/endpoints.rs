@@ -43,9 +43,39 @@ async fn probes_and_metrics_are_served() {
     .await
     .expect("the pass is counted");
     let text = controller.metrics_text().await;
-    for series in ["workqueue_depth", "process_resident_memory_bytes"] {
+    for series in [
+        "workqueue_depth",
+        "workqueue_unfinished_work_seconds",
+        "workqueue_longest_running_processor_seconds",
+        "controller_runtime_terminal_reconcile_errors_total",
+        "process_resident_memory_bytes",
+    ] {
         assert!(text.contains(series), "no {series} in\n{text}");
     }
+    let patched = [
+        "code=\"200\"",
+        "method=\"PATCH\"",
+        &format!("host=\"{}\"", host(&world)),
+    ];
+    assert!(
+        controller.metric("rest_client_requests_total", &patched).await > 1.0,
+        "no {patched:?} in\n{text}"
+    );
+
+    // One that no retry can help.
+    let bad = stageset("bad").stage(stage("app", "app")).stage(stage("app", "app"));
+    bad.apply(&world).await.until_reason("InvalidSpec").await;
+    look(Duration::from_secs(10), || async {
+        let series = "controller_runtime_terminal_reconcile_errors_total";
+        let count = controller.metric(series, &["controller=\"stageset\""]).await;
+        if count >= 1.0 { Ok(()) } else { Err(count) }.map_err(|count| count.to_string())
+    })
+    .await
+    .expect("the terminal outcome is counted");
+}
+
+fn host(world: &World) -> String {
+    world.proxy.url().trim_start_matches("http://").to_owned()
 }
 
 /// Rules: run 24 start
