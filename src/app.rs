@@ -132,7 +132,7 @@ async fn run(config: Config) -> Result<(), String> {
     // The lease is kept from the start: filling the caches may take longer than it holds.
     let working = async {
         wait_for_caches(&feeds, &stop).await;
-        controller::run(ctx.clone(), woken, stop.clone().cancelled_owned()).await;
+        controller::run(ctx.clone(), woken, stop.clone()).await;
     };
     tokio::pin!(working);
     tokio::select! {
