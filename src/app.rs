@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Inventories, Sources, StageSets, owner_of};
-use crate::cluster::watch::Hub;
+use crate::cluster::watch::{Hub, Owner};
 use crate::cluster::{Cluster, Clusters};
 use crate::config::{Command, Config, WATCH_NAMESPACES};
 use crate::controller::{self, Feeds, Lease};
@@ -108,11 +108,34 @@ async fn run(config: Config) -> Result<(), String> {
     let namespace = own_namespace(&kube_config);
     let metrics = Metrics::new().map_err(|e| e.to_string())?;
     let cluster = Cluster::connect_counted(kube_config, Some(metrics.requests.clone())).map_err(|e| e.to_string())?;
-    let (wake, mut woken) = mpsc::unbounded_channel();
+    let (wake, woken) = mpsc::unbounded_channel();
     let ctx = context(config, &cluster, metrics, &wake)?;
     let feeds = Feeds::start(&ctx, wake.clone());
     serve_probes(&ctx, &feeds, &stop).await?;
-    let mut lease = Lease::new(cluster, &namespace);
+    tokio::spawn(controller::watch_over(ctx.clone()));
+    let lease = Lease::new(cluster, &namespace);
+    let work = lead(&ctx, &feeds, lease, Queue { wake, woken }, &stop);
+    tokio::select! {
+        result = work => result,
+        why = controller::until_restored(&ctx) => Err(why),
+    }
+}
+
+/// Both ends of the queue of StageSets that are to be looked at.
+struct Queue {
+    wake: mpsc::UnboundedSender<Owner>,
+    woken: mpsc::UnboundedReceiver<Owner>,
+}
+
+/// Waits for the lease where there is one to be had, and reconciles until `stop`.
+async fn lead(
+    ctx: &Arc<Context>,
+    feeds: &Feeds,
+    mut lease: Lease,
+    queue: Queue,
+    stop: &CancellationToken,
+) -> Result<(), String> {
+    let Queue { wake, mut woken } = queue;
     if ctx.config.leader_elect {
         tokio::select! {
             () = emptying(&mut woken, lease.acquire()) => {}
@@ -131,7 +154,7 @@ async fn run(config: Config) -> Result<(), String> {
     }
     // The lease is kept from the start: filling the caches may take longer than it holds.
     let working = async {
-        wait_for_caches(&feeds, &stop).await;
+        wait_for_caches(feeds, stop).await;
         controller::run(ctx.clone(), woken, stop.clone()).await;
     };
     tokio::pin!(working);
@@ -168,7 +191,7 @@ fn context(
     config: Config,
     cluster: &Arc<Cluster>,
     metrics: Metrics,
-    wake: &mpsc::UnboundedSender<crate::cluster::watch::Owner>,
+    wake: &mpsc::UnboundedSender<Owner>,
 ) -> Result<Arc<Context>, String> {
     let policy = outbound::Policy {
         allow_loopback: config.insecure_allow_loopback,
