@@ -58,8 +58,6 @@ pub struct Metrics {
     pub requests: IntCounterVec,
     pub leader: IntGaugeVec,
     pub work: Work,
-    unfinished_work: Gauge,
-    longest_running: Gauge,
     known_stages: Known,
     known_reasons: Known,
 }
@@ -136,22 +134,8 @@ impl Metrics {
                 tenfold()?,
             )?,
             work_time: new.histogram(queue("work_duration_seconds", "Seconds of work in a slot."), tenfold()?)?,
-            unfinished_work: new.seconds(queue(
-                "unfinished_work_seconds",
-                "Seconds that the steps under way have taken, together.",
-            ))?,
-            longest_running: new.seconds(queue(
-                "longest_running_processor_seconds",
-                "Seconds that the longest step under way has taken.",
-            ))?,
-            requests: new.counters(
-                plain(
-                    "rest_client_requests_total",
-                    "Requests to API servers by status code, method and host.",
-                ),
-                &["code", "method", "host"],
-            )?,
-            work: Work::default(),
+            work: new.work()?,
+            requests: new.requests()?,
             known_stages: Arc::default(),
             known_reasons: Arc::default(),
             registry: with_process(new.0)?,
@@ -252,9 +236,7 @@ impl Metrics {
     /// # Errors
     /// When a series cannot be encoded.
     pub fn text(&self) -> Result<String, prometheus::Error> {
-        let (all, longest) = self.work.unfinished();
-        self.unfinished_work.set(all.as_secs_f64());
-        self.longest_running.set(longest.as_secs_f64());
+        self.work.publish();
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }
@@ -295,6 +277,23 @@ fn tenfold() -> Result<Vec<f64>, prometheus::Error> {
 struct Series(Registry);
 
 impl Series {
+    fn work(&self) -> Result<Work, prometheus::Error> {
+        let unfinished = queue(
+            "unfinished_work_seconds",
+            "Seconds that the steps under way have taken, together.",
+        );
+        let longest = queue(
+            "longest_running_processor_seconds",
+            "Seconds that the longest step under way has taken.",
+        );
+        Ok(Work::new(self.seconds(unfinished)?, self.seconds(longest)?))
+    }
+
+    fn requests(&self) -> Result<IntCounterVec, prometheus::Error> {
+        let help = "Requests to API servers by status code, method and host.";
+        self.counters(plain("rest_client_requests_total", help), &["code", "method", "host"])
+    }
+
     fn counters(&self, opts: Opts, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
         self.register(IntCounterVec::new(opts, labels)?)
     }

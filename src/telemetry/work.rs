@@ -4,10 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use prometheus::Gauge;
+
 /// The steps under way, by number.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Work {
     steps: Arc<Mutex<Steps>>,
+    unfinished: Gauge,
+    longest: Gauge,
 }
 
 #[derive(Default)]
@@ -23,6 +27,15 @@ pub struct Working {
 }
 
 impl Work {
+    /// Nothing is under way. The gauges are for the seconds that all steps have taken together, and the longest one.
+    pub fn new(unfinished: Gauge, longest: Gauge) -> Self {
+        Self {
+            steps: Arc::default(),
+            unfinished,
+            longest,
+        }
+    }
+
     /// A step begins.
     pub fn begin(&self) -> Working {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,13 +48,12 @@ impl Work {
         }
     }
 
-    /// How long all that is under way has taken together, and the longest of it.
-    pub fn unfinished(&self) -> (Duration, Duration) {
+    /// Sets the gauges to what holds now.
+    pub fn publish(&self) {
         let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        let took = steps.began.values().map(Instant::elapsed);
-        took.fold((Duration::ZERO, Duration::ZERO), |(sum, longest), one| {
-            (sum + one, longest.max(one))
-        })
+        let took = || steps.began.values().map(Instant::elapsed);
+        self.unfinished.set(took().sum::<Duration>().as_secs_f64());
+        self.longest.set(took().max().unwrap_or_default().as_secs_f64());
     }
 }
 

@@ -137,7 +137,7 @@ async fn a_polite_end_is_quick_and_clean() {
 async fn what_only_queues_when_the_end_is_asked_for_does_not_begin() {
     let mut world = World::builder("sigterm-queue").flag("--concurrent=1").start().await;
     let slow = Match::writes().resource("configmaps");
-    world.proxy.delay(slow.clone(), Duration::from_secs(8));
+    world.proxy.delay(slow.clone(), Duration::from_secs(15));
     for name in ["first", "second"] {
         world.publish(name, &[("m.yaml", &configmap(name, "1"))]).await;
     }
@@ -153,7 +153,7 @@ async fn what_only_queues_when_the_end_is_asked_for_does_not_begin() {
     .await
     .expect("a step is under way");
     stageset("second").stage(stage("app", "second")).apply(&world).await;
-    look(Duration::from_secs(5), || async {
+    look(Duration::from_secs(12), || async {
         match world.controller_ref().metric("workqueue_depth", &[]).await {
             0.0 => Err(()),
             _ => Ok(()),
