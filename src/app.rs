@@ -5,14 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Inventories, Sources, StageSets, owner_of};
-use crate::cluster::watch::Hub;
+use crate::cluster::watch::{Hub, Owner};
 use crate::cluster::{Cluster, Clusters};
-use crate::config::{Command, Config};
+use crate::config::{Command, Config, WATCH_NAMESPACES};
 use crate::controller::{self, Feeds, Lease};
 use crate::run::{Context, Memories, Notifier};
 use crate::telemetry::{self, Metrics};
@@ -26,7 +25,8 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// The controller's `main`: parses, validates, runs. Exit codes: 0 after a signal, 1 for a failure at start or
 /// run time, 2 for bad flags (contract 1.1).
 pub fn main() -> ExitCode {
-    let config = match Config::try_parse_from(go_style(std::env::args())) {
+    let environment = std::env::var(WATCH_NAMESPACES).ok();
+    let config = match Config::read(go_style(std::env::args()), environment) {
         Ok(config) => config,
         Err(error) => {
             let _ = error.print();
@@ -45,7 +45,7 @@ pub fn main() -> ExitCode {
     if let Some(Command::Crds { out }) = &config.command {
         return print_crds(out.as_deref());
     }
-    if let Err(error) = telemetry::install_logs(&config.log_level, &config.log_format) {
+    if let Err(error) = telemetry::install_logs(config.logging.level(), config.logging.format()) {
         eprintln!("stageset-controller: {error}");
         return ExitCode::FAILURE;
     }
@@ -106,12 +106,36 @@ async fn run(config: Config) -> Result<(), String> {
     watch_signals(stop.clone()).map_err(|e| format!("signals cannot be watched: {e}"))?;
     let kube_config = kube_config().await?;
     let namespace = own_namespace(&kube_config);
-    let cluster = Cluster::connect(kube_config).map_err(|e| e.to_string())?;
-    let (wake, mut woken) = mpsc::unbounded_channel();
-    let ctx = context(config, &cluster, &wake)?;
+    let metrics = Metrics::new().map_err(|e| e.to_string())?;
+    let cluster = Cluster::connect_counted(kube_config, Some(metrics.requests.clone())).map_err(|e| e.to_string())?;
+    let (wake, woken) = mpsc::unbounded_channel();
+    let ctx = context(config, &cluster, metrics, &wake)?;
     let feeds = Feeds::start(&ctx, wake.clone());
     serve_probes(&ctx, &feeds, &stop).await?;
-    let mut lease = Lease::new(cluster, &namespace);
+    tokio::spawn(controller::watch_over(ctx.clone()));
+    let lease = Lease::new(cluster, &namespace);
+    let work = lead(&ctx, &feeds, lease, Queue { wake, woken }, &stop);
+    tokio::select! {
+        result = work => result,
+        why = controller::until_restored(&ctx) => Err(why),
+    }
+}
+
+/// Both ends of the queue of StageSets that are to be looked at.
+struct Queue {
+    wake: mpsc::UnboundedSender<Owner>,
+    woken: mpsc::UnboundedReceiver<Owner>,
+}
+
+/// Waits for the lease where there is one to be had, and reconciles until `stop`.
+async fn lead(
+    ctx: &Arc<Context>,
+    feeds: &Feeds,
+    mut lease: Lease,
+    queue: Queue,
+    stop: &CancellationToken,
+) -> Result<(), String> {
+    let Queue { wake, mut woken } = queue;
     if ctx.config.leader_elect {
         tokio::select! {
             () = emptying(&mut woken, lease.acquire()) => {}
@@ -126,11 +150,12 @@ async fn run(config: Config) -> Result<(), String> {
             .with_label_values(&["stageset-controller.stages.metio.wtf"])
             .set(1);
         tracing::info!(logger = "setup", "became leader");
+        ctx.notifier.send(lease.taken());
     }
     // The lease is kept from the start: filling the caches may take longer than it holds.
     let working = async {
-        wait_for_caches(&feeds, &stop).await;
-        controller::run(ctx.clone(), woken, stop.clone().cancelled_owned()).await;
+        wait_for_caches(feeds, stop).await;
+        controller::run(ctx.clone(), woken, stop.clone()).await;
     };
     tokio::pin!(working);
     tokio::select! {
@@ -165,9 +190,9 @@ async fn emptying<T, W>(queue: &mut mpsc::UnboundedReceiver<W>, until: impl Futu
 fn context(
     config: Config,
     cluster: &Arc<Cluster>,
-    wake: &mpsc::UnboundedSender<crate::cluster::watch::Owner>,
+    metrics: Metrics,
+    wake: &mpsc::UnboundedSender<Owner>,
 ) -> Result<Arc<Context>, String> {
-    let metrics = Metrics::new().map_err(|e| e.to_string())?;
     let policy = outbound::Policy {
         allow_loopback: config.insecure_allow_loopback,
         allowed_hosts: None,
@@ -185,7 +210,7 @@ fn context(
     Ok(Arc::new(Context {
         hub: Hub::new(wake.clone(), config.max_watches),
         artifacts: source::Cache::new(http.clone(), source::Limits::default(), budget),
-        notifier: Notifier::start(cluster.clone(), http, config.events_addr.clone()),
+        notifier: Notifier::start(cluster.clone(), http, config.events_addr.0.clone()),
         inventories: Arc::new(Inventories::default()),
         memories: Memories::default(),
         clusters: Clusters::new(cluster.clone(), config.insecure_allow_loopback),

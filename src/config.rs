@@ -1,12 +1,25 @@
 //! The controller's flags: the one place that knows every one of them.
 
+mod logging;
+
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+
+pub use self::logging::Logging;
+
+/// Says which namespaces to watch where the flag does not.
+pub const WATCH_NAMESPACES: &str = "STAGESET_WATCH_NAMESPACES";
 
 /// Staged delivery for Kubernetes.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "stageset-controller", version, about, max_term_width = 100)]
+#[command(
+    name = "stageset-controller",
+    version,
+    about,
+    max_term_width = 100,
+    args_override_self = true
+)]
 pub struct Config {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -23,8 +36,9 @@ pub struct Config {
     #[arg(long, default_value = ":8080", value_parser = metrics_address)]
     pub metrics_bind_address: Bind,
 
-    /// Namespaces to watch, separated by commas; empty means the whole cluster.
-    #[arg(long, env = "STAGESET_WATCH_NAMESPACES", default_value = "", value_parser = namespaces)]
+    /// Namespaces to watch, separated by commas. Empty means what the environment variable
+    /// STAGESET_WATCH_NAMESPACES says, and the whole cluster where that is empty, too.
+    #[arg(long, default_value = "", value_parser = namespaces)]
     pub watch_namespaces: Namespaces,
 
     /// Most entries in one StageInventory.
@@ -68,20 +82,15 @@ pub struct Config {
     pub runbook_base_url: String,
 
     /// Where Flux events are POSTed, usually notification-controller; empty turns it off.
-    #[arg(long, default_value = "")]
-    pub events_addr: String,
+    #[arg(long, default_value = "", value_parser = events_address)]
+    pub events_addr: EventsAddress,
 
     /// Open loopback addresses to artifact fetches. For local development only.
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
     pub insecure_allow_loopback: bool,
 
-    /// Log level.
-    #[arg(long, default_value = "info", value_parser = ["debug", "info", "warn", "error"])]
-    pub log_level: String,
-
-    /// Log format.
-    #[arg(long, default_value = "json", value_parser = ["json", "text"])]
-    pub log_format: String,
+    #[command(flatten)]
+    pub logging: Logging,
 }
 
 /// What else the binary can do.
@@ -99,6 +108,10 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bind(pub Option<std::net::SocketAddr>);
 
+/// Where Flux events are POSTed, or nowhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventsAddress(pub Option<url::Url>);
+
 /// The namespaces to watch; empty means all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespaces(pub Vec<String>);
@@ -111,6 +124,22 @@ impl Namespaces {
 }
 
 impl Config {
+    /// Reads the command line; `environment` is what [`WATCH_NAMESPACES`] holds.
+    ///
+    /// # Errors
+    /// What clap has to say, also where that is the help.
+    pub fn read(args: impl Iterator<Item = String>, environment: Option<String>) -> Result<Self, clap::Error> {
+        let mut config = Self::try_parse_from(args)?;
+        if config.watch_namespaces.0.is_empty() {
+            let names = environment.unwrap_or_default();
+            config.watch_namespaces = namespaces(&names).map_err(|why| {
+                let text = format!("invalid value '{names}' of the environment variable {WATCH_NAMESPACES}: {why}");
+                Self::command().error(clap::error::ErrorKind::ValueValidation, text)
+            })?;
+        }
+        Ok(config)
+    }
+
     /// Rules that span several flags, or need the environment.
     ///
     /// # Errors
@@ -134,23 +163,37 @@ impl Config {
     }
 }
 
+/// Every address of the machine, of both families: a cluster may have no IPv4, or no IPv6.
+pub fn any_address(port: u16) -> std::net::SocketAddr {
+    (std::net::Ipv6Addr::UNSPECIFIED, port).into()
+}
+
 fn bind_address(text: &str) -> Result<Bind, String> {
     if text.is_empty() || text == "0" {
         return Ok(Bind(None));
     }
-    let full = if text.starts_with(':') {
-        format!("0.0.0.0{text}")
-    } else {
-        text.replacen("localhost:", "127.0.0.1:", 1)
+    let address = match text.strip_prefix(':') {
+        Some(port) => port.parse().ok().map(any_address),
+        None => text.replacen("localhost:", "127.0.0.1:", 1).parse().ok(),
     };
-    match full.parse::<std::net::SocketAddr>() {
-        Ok(address) if address.port() != 0 => Ok(Bind(Some(address))),
+    match address {
+        Some(address) if address.port() != 0 => Ok(Bind(Some(address))),
         _ => Err("want HOST:PORT or :PORT with a port from 1 to 65535, or 0 to disable".into()),
     }
 }
 
 fn metrics_address(text: &str) -> Result<Bind, String> {
     bind_address(if text.is_empty() { ":8080" } else { text })
+}
+
+fn events_address(text: &str) -> Result<EventsAddress, String> {
+    if text.is_empty() {
+        return Ok(EventsAddress(None));
+    }
+    match url::Url::parse(text) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") => Ok(EventsAddress(Some(url))),
+        _ => Err("want a URL that begins with http:// or https://, or nothing to turn it off".into()),
+    }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -247,11 +290,64 @@ mod tests {
             "--metrics-bind-address=:0",
             "--metrics-bind-address=nonsense",
             "--log-level=INFO",
+            "--events-addr=notification-controller",
+            "--events-addr=localhost:9292",
+            "--events-addr=http://",
+            "--zap-log-level=loud",
+            "--zap-log-level=0",
+            "--zap-encoder=xml",
             "--prune-guard-share=1.5",
             "--concurrent=0",
         ] {
             assert!(parse(&[bad]).is_err(), "{bad} was accepted");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_value_is_said_with_its_flag() {
+        let said = parse(&["--events-addr=localhost:9292"]).unwrap_err().to_string();
+        assert!(
+            said.contains("--events-addr") && said.contains("localhost:9292") && said.contains("http://"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn without_a_host_every_address_of_both_families_is_meant() {
+        let config = parse(&["--health-probe-bind-address=:9000"]).unwrap();
+        assert_eq!(
+            config.health_probe_bind_address.0.unwrap().to_string(),
+            "[::]:9000",
+            "a cluster may have no IPv4 at all"
+        );
+    }
+
+    #[test]
+    fn of_a_repeated_flag_the_last_one_counts() {
+        let config = parse(&[
+            "--default-interval=1m",
+            "--leader-elect",
+            "--default-interval=2m",
+            "--leader-elect=false",
+        ])
+        .unwrap();
+        assert_eq!(config.default_interval, Duration::from_secs(120));
+        assert!(!config.leader_elect);
+    }
+
+    #[test]
+    fn the_environment_counts_where_the_flag_names_no_namespace() {
+        let read = |flags: &[&str], environment: &str| {
+            let args = std::iter::once("stageset-controller").chain(flags.iter().copied());
+            Config::read(args.map(str::to_owned), Some(environment.to_owned())).map(|config| config.watch_namespaces.0)
+        };
+        assert_eq!(read(&[], "a, b").unwrap(), ["a", "b"]);
+        assert_eq!(read(&["--watch-namespaces="], "a").unwrap(), ["a"]);
+        assert_eq!(read(&["--watch-namespaces= "], "a").unwrap(), ["a"]);
+        assert_eq!(read(&["--watch-namespaces=b"], "a").unwrap(), ["b"]);
+        assert!(read(&[], " ").unwrap().is_empty());
+        let said = read(&[], "Prod").unwrap_err().to_string();
+        assert!(said.contains(WATCH_NAMESPACES) && said.contains("\"Prod\""), "{said}");
     }
 
     /// Rules: run 12 url

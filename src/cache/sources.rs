@@ -119,6 +119,20 @@ impl Sources {
         !self.lock().watches.values().any(|(state, _)| owed(state))
     }
 
+    /// The kinds that are watched from the start and served, and have not been listed yet. What kinds tenants choose for
+    /// their producers says nothing about the controller.
+    pub fn unlisted(&self) -> Vec<String> {
+        let state = self.lock();
+        let starting = |state: &WatchState| matches!(state, WatchState::Starting(_));
+        let unlisted = state
+            .watches
+            .iter()
+            .filter(|(id, (state, _))| is_static(id) && starting(state));
+        let mut kinds: Vec<String> = unlisted.map(|((_, kind), _)| kind.clone()).collect();
+        kinds.sort();
+        kinds
+    }
+
     /// Makes sure the producers of a kind are watched, for as long as a StageSet refers to one. The kind is the tenants'
     /// choice: of its objects nothing but metadata is read, and of those nobody refers to nothing is kept.
     pub fn engage_producers(self: &Arc<Self>, api_version: &str, kind: &str) {

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use http::{HeaderName, HeaderValue, Request};
 use kube::client::Body;
 use kube::{Client, Config};
+use prometheus::IntCounterVec;
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
-use super::transport::{Guard, Most, Transport};
+use super::transport::{Counter, Guard, Most, Transport};
 use super::{Error, Kinds, Tenant};
 
 /// The one impersonation header that is sent: the API server adds a ServiceAccount's groups by itself.
@@ -67,6 +68,7 @@ pub struct Cluster {
     /// Hash of the server's address and certificate authority.
     address: String,
     id: OnceCell<String>,
+    counter: Option<Counter>,
     /// The last request got no answer.
     silent: AtomicBool,
 }
@@ -78,20 +80,31 @@ impl Cluster {
     /// # Errors
     /// [`Error::Client`] when the configuration's TLS material or credentials are unusable.
     pub fn connect(config: Config) -> Result<Arc<Self>, Error> {
-        let config = ours(config);
-        let address = address_of(&config);
-        let transport = Transport::trusted(config).map_err(|e| Error::Client(e.to_string()))?;
-        Ok(Self::new(String::new(), address, transport))
+        Self::connect_counted(config, None)
     }
 
-    /// Connects to a cluster that a tenant names, within the address guard.
+    /// The same, with its requests counted in a series with the labels code, method and host.
+    ///
+    /// # Errors
+    /// As [`Cluster::connect`].
+    pub fn connect_counted(config: Config, requests: Option<IntCounterVec>) -> Result<Arc<Self>, Error> {
+        let config = ours(config);
+        let address = address_of(&config);
+        let host = config.cluster_url.authority().map(|a| a.as_str().to_owned());
+        let counter = requests.map(|requests| Counter::new(requests, host.unwrap_or_default()));
+        let transport = Transport::trusted(config).map_err(|e| Error::Client(e.to_string()))?;
+        Ok(Self::new(String::new(), address, transport, counter))
+    }
+
+    /// Connects from this cluster to one that a tenant names, within the address guard.
     ///
     /// # Errors
     /// TLS material or credentials that cannot be used; the text of the error may quote them.
-    pub(super) fn connect_guarded(key: String, config: Config, guard: Guard) -> Result<Arc<Self>, kube::Error> {
+    pub(super) fn connect_guarded(&self, key: String, config: Config, guard: Guard) -> Result<Arc<Self>, kube::Error> {
         let config = ours(config);
         let transport = Transport::guarded(&config, guard)?;
-        Ok(Self::new(key, address_of(&config), transport))
+        let counter = self.counter.as_ref().map(Counter::elsewhere);
+        Ok(Self::new(key, address_of(&config), transport, counter))
     }
 
     /// A cluster behind a client of a test.
@@ -105,7 +118,7 @@ impl Cluster {
                 super::transport::within_bounds(client)
             },
         };
-        Self::new(key.to_owned(), String::new(), transport)
+        Self::new(key.to_owned(), String::new(), transport, None)
     }
 
     #[cfg(test)]
@@ -114,8 +127,12 @@ impl Cluster {
         bound.keys().cloned().collect()
     }
 
-    fn new(key: String, address: String, transport: Transport) -> Arc<Self> {
+    fn new(key: String, address: String, mut transport: Transport, counter: Option<Counter>) -> Arc<Self> {
+        if let Some(counter) = &counter {
+            transport = transport.counted(counter);
+        }
         Arc::new(Self {
+            counter,
             key,
             base: transport.requests,
             watches: transport.watches,

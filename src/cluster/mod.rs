@@ -21,6 +21,7 @@ pub use kinds::{Kinds, Served};
 pub use object::{Target, is_deleting, label, resource_version, uid};
 pub use remote::{Clusters, RemoteError};
 pub use tenant::{Dependents, Preconditions, Tenant};
+pub use transport::Counter;
 
 /// How long one request may take before it counts as lost.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

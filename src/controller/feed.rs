@@ -65,18 +65,16 @@ impl Feeds {
         feeds
     }
 
-    /// Whether every required watch has completed its first list; names those that have not.
-    pub fn unsynced(&self) -> Vec<&'static str> {
+    /// The watches from the start that have not completed their first list, however long that takes (decisions 11).
+    pub fn unsynced(&self) -> Vec<String> {
         let mut missing = Vec::new();
         if self.listed.load(Ordering::Acquire) {
             return missing;
         }
         if self.owed.pending.load(Ordering::Acquire) > 0 {
-            missing.push("StageSets and StageInventories");
+            missing.push("StageSet and StageInventory".to_owned());
         }
-        if !self.ctx.sources.is_synced() {
-            missing.push("sources");
-        }
+        missing.extend(self.ctx.sources.unlisted());
         self.listed.store(missing.is_empty(), Ordering::Release);
         missing
     }

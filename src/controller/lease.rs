@@ -1,6 +1,7 @@
 //! Leadership: one replica reconciles (contract 6). The lease is renewed in time or the process ends, so two
 //! replicas never act at once.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 
+use crate::api::Reason;
 use crate::api::names::FIELD_MANAGER;
-use crate::cluster::{Cluster, Error, Identity, Target, resource_version};
+use crate::cluster::{Cluster, Error, Identity, Target, resource_version, uid};
+use crate::run::{Notice, Subject};
 
 const LEASE: &str = "stageset-controller.stages.metio.wtf";
 /// How long a lease holds without renewal.
@@ -40,6 +43,8 @@ pub struct Lease {
     seen: Option<(String, Instant)>,
     /// When the try began that last made it ours: others count from when the server stored it, which is no earlier.
     renewed: Option<Instant>,
+    /// UID and version of the lease as we last wrote it.
+    written: (String, String),
     times: Times,
 }
 
@@ -58,6 +63,7 @@ impl Lease {
             holder: format!("{host}_{}", uuid::Uuid::new_v4()),
             seen: None,
             renewed: None,
+            written: Default::default(),
             times: TIMES,
         }
     }
@@ -115,7 +121,10 @@ impl Lease {
         let now = Timestamp::now();
         let Some(mut lease) = tenant.get(&self.target).await? else {
             return match tenant.create(&self.fresh(now), FIELD_MANAGER).await {
-                Ok(_) => Ok(true),
+                Ok(lease) => {
+                    self.wrote(&lease);
+                    Ok(true)
+                }
                 Err(e) if e.already_exists() => Ok(false),
                 Err(e) => Err(e),
             };
@@ -143,7 +152,30 @@ impl Lease {
             }
         }
         // Somebody else wrote in between: whether that was another holder, only the next look tells.
-        tenant.replace(&lease, FIELD_MANAGER).await.map(|_| true)
+        let lease = tenant.replace(&lease, FIELD_MANAGER).await?;
+        self.wrote(&lease);
+        Ok(true)
+    }
+
+    fn wrote(&mut self, lease: &Value) {
+        self.written = (uid(lease).to_owned(), resource_version(lease).to_owned());
+    }
+
+    /// The event that says who leads now.
+    pub fn taken(&self) -> Notice {
+        let (uid, resource_version) = self.written.clone();
+        Notice {
+            subject: Subject::Lease,
+            namespace: self.target.namespace.clone().unwrap_or_default(),
+            name: LEASE.into(),
+            uid,
+            resource_version,
+            reason: Reason::LeaderElection,
+            warning: false,
+            note: format!("{} became leader", self.holder),
+            annotations: BTreeMap::new(),
+            at: Timestamp::now(),
+        }
     }
 
     /// A lease has expired once we have seen it unchanged for its duration: another machine's clock is not trusted.

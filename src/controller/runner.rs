@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::{Future, StreamExt};
+use futures::StreamExt;
 use kube::runtime::Controller;
 use kube::runtime::controller::Action;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc::UnboundedReceiver};
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::api::StageSet;
@@ -23,6 +24,7 @@ struct Shared {
     slots: Arc<Semaphore>,
     /// The part of the slots that steps on other clusters may have: dead ones leave the rest to the local cluster.
     remote: Arc<Semaphore>,
+    stop: CancellationToken,
 }
 
 /// What a step has to wait for: its turn at its cluster, and a slot.
@@ -40,12 +42,8 @@ enum Failed {
     Closed,
 }
 
-/// Runs steps for woken StageSets until `stop` resolves; steps under way are finished first.
-pub async fn run(
-    ctx: Arc<Context>,
-    woken: UnboundedReceiver<Owner>,
-    stop: impl Future<Output = ()> + Send + Sync + 'static,
-) {
+/// Runs steps for woken StageSets until `stop`; steps under way are finished first, and those that only queue do not begin.
+pub async fn run(ctx: Arc<Context>, woken: UnboundedReceiver<Owner>, stop: CancellationToken) {
     let concurrent = ctx.config.concurrent as usize;
     ctx.metrics
         .max_concurrent
@@ -59,10 +57,11 @@ pub async fn run(
         slots: Arc::new(Semaphore::new(concurrent)),
         remote: Arc::new(Semaphore::new((concurrent * 3 / 4).max(1))),
         ctx: ctx.clone(),
+        stop: stop.clone(),
     });
     Controller::for_stream(futures::stream::pending(), ctx.sets.store())
         .reconcile_on(wakes)
-        .graceful_shutdown_on(stop)
+        .graceful_shutdown_on(stop.cancelled_owned())
         .run(reconcile, |_, _, _| Action::requeue(ERROR_LADDER.wait(3)), shared)
         .for_each(|_| std::future::ready(()))
         .await;
@@ -80,7 +79,11 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
     let metrics = &shared.ctx.metrics;
     metrics.queue_depth.inc();
     let queued = Instant::now();
-    let place = place(&shared, turns).await;
+    let place = tokio::select! {
+        biased;
+        () = shared.stop.cancelled() => None,
+        place = place(&shared, turns) => place,
+    };
     metrics.queue_depth.dec();
     metrics.queue_time.observe(queued.elapsed().as_secs_f64());
     let Place { slot, turn } = place.ok_or(Failed::Closed)?;
@@ -107,8 +110,9 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
         }
         stepped
     });
+    let working = metrics.work.begin();
     let step = tokio::spawn(run::slot::within(slot, step).instrument(span)).await;
-    drop(turn);
+    drop((turn, working));
     metrics.active_workers.dec();
     let took = began.elapsed();
     metrics.reconcile_time.observe(took.as_secs_f64());

@@ -97,6 +97,10 @@ pub struct Memory {
     pub stages: HashMap<String, StageMemory>,
     /// Steps in a row that ended undecided.
     pub undecided: u32,
+    /// Steps in a row that ended because somebody else wrote the StageSet meanwhile.
+    pub overtaken: u32,
+    /// The request that the events of the run under way answer.
+    pub answering: Option<String>,
     /// When the last complete look at everything ended.
     pub looked_at: Option<Instant>,
     /// When somebody last asked for a pass.

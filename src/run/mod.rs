@@ -32,11 +32,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use context::{Context, Memories};
-pub use notify::{Notice, Notifier};
+pub use notify::{Notice, Notifier, Subject};
 pub use outcome::{Stop, Wake};
 
 use crate::cluster::watch::Owner;
 use crate::rules::backoff::ERROR_LADDER;
+
+/// Steps in a row that somebody else's write may end before that costs a pause.
+const OVERTAKEN: u32 = 5;
 
 /// How a step ended, for the queue.
 #[derive(Debug)]
@@ -61,16 +64,22 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner) -> Stepped {
     } else {
         pass::Pass::new(ctx, owner, set, &mut memory).run().await
     };
+    if !matches!(result, Err(Stop::Changed)) {
+        memory.overtaken = 0;
+    }
     match result {
         Ok(wake) => Stepped { wake, undecided: None },
         Err(Stop::Gone) => Stepped {
             wake: Wake::OnChange,
             undecided: None,
         },
-        Err(Stop::Changed) => Stepped {
-            wake: Wake::In(Duration::ZERO),
-            undecided: None,
-        },
+        Err(Stop::Changed) => {
+            memory.overtaken = memory.overtaken.saturating_add(1);
+            Stepped {
+                wake: Wake::In(after_a_change(memory.overtaken)),
+                undecided: None,
+            }
+        }
         Err(stop @ (Stop::Undecided(_) | Stop::Stumbled(_))) => {
             let wait = ERROR_LADDER.wait_with_jitter(memory.undecided, rand::random::<f64>());
             memory.undecided = memory.undecided.saturating_add(1);
@@ -79,5 +88,25 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner) -> Stepped {
                 undecided: Some(stop.to_string()),
             }
         }
+    }
+}
+
+/// How long to wait after somebody else wrote in between, for the `times`-th time in a row. That is looked at at once;
+/// but where it goes on and on, looking again right away helps nobody, and keeps the server busy.
+fn after_a_change(times: u32) -> Duration {
+    match times.checked_sub(OVERTAKEN) {
+        None | Some(0) => Duration::ZERO,
+        Some(further) => ERROR_LADDER.wait(further - 1).min(Duration::from_secs(30)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_in_a_row_are_looked_at_at_once_and_then_at_leisure() {
+        let waits = [1, 2, 3, 4, 5, 6, 7, 50].map(|times| after_a_change(times).as_secs());
+        assert_eq!(waits, [0, 0, 0, 0, 0, 1, 2, 30]);
     }
 }

@@ -22,12 +22,24 @@ const MAX_NOTE: usize = 1024;
 /// Events waiting for delivery at most; past it the newest are dropped and logged.
 const QUEUE: usize = 4096;
 const TRIES: u32 = 4;
-/// Events written to the API at once.
+/// As often as Flux's own controllers try.
+const POSTS: u32 = 3;
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// Events on their way at once, to the API and to Flux each.
 const AT_ONCE: usize = 4;
 
-/// One event about a StageSet.
+/// What an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    StageSet,
+    /// The one that leadership hangs on. Flux has no alerts about those.
+    Lease,
+}
+
+/// One event about a StageSet, or about our Lease.
 #[derive(Debug, Clone)]
 pub struct Notice {
+    pub subject: Subject,
     pub namespace: String,
     pub name: String,
     pub uid: String,
@@ -45,6 +57,7 @@ impl Notice {
     pub fn about(set: &StageSet, reason: Reason, warning: bool, note: impl Into<String>) -> Self {
         let meta = &set.metadata;
         Self {
+            subject: Subject::StageSet,
             namespace: meta.namespace.clone().unwrap_or_default(),
             name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),
@@ -62,6 +75,15 @@ impl Notice {
     pub fn with_revision(mut self, revision: Option<String>) -> Self {
         if let Some(revision) = revision.filter(|r| !r.is_empty()) {
             self.annotations.insert(event_annotation::REVISION, revision);
+        }
+        self
+    }
+
+    /// The same with the token of the reconcile request it answers.
+    #[must_use]
+    pub fn with_token(mut self, token: Option<String>) -> Self {
+        if let Some(token) = token {
+            self.annotations.insert(event_annotation::TOKEN, token);
         }
         self
     }
@@ -100,9 +122,13 @@ impl Notice {
     }
 
     fn regarding(&self) -> Value {
+        let (api_version, kind) = match self.subject {
+            Subject::StageSet => (API_VERSION, "StageSet"),
+            Subject::Lease => ("coordination.k8s.io/v1", "Lease"),
+        };
         json!({
-            "apiVersion": API_VERSION,
-            "kind": "StageSet",
+            "apiVersion": api_version,
+            "kind": kind,
             "namespace": self.namespace,
             "name": self.name,
             "uid": self.uid,
@@ -120,12 +146,12 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Starts delivery. `address` is where Flux events are POSTed; empty turns that off.
-    pub fn start(cluster: Arc<Cluster>, http: outbound::Client, address: String) -> Self {
+    /// Starts delivery. `address` is where Flux events are POSTed.
+    pub fn start(cluster: Arc<Cluster>, http: outbound::Client, address: Option<url::Url>) -> Self {
         let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| FIELD_MANAGER.to_owned());
         let (events, notices) = mpsc::channel(QUEUE);
         tokio::spawn(deliver(cluster, instance.clone(), notices));
-        let posts = url::Url::parse(&address).ok().map(|url| {
+        let posts = address.map(|url| {
             let (posts, notices) = mpsc::channel(QUEUE);
             tokio::spawn(post_all(http, url, instance, notices));
             posts
@@ -138,6 +164,7 @@ impl Notifier {
         let posted = self
             .posts
             .as_ref()
+            .filter(|_| notice.subject == Subject::StageSet)
             .is_none_or(|posts| posts.try_send(notice.clone()).is_ok());
         // A receiver that does not answer fills its own queue only.
         let created = self.events.try_send(notice).is_ok();
@@ -156,7 +183,7 @@ async fn deliver(cluster: Arc<Cluster>, instance: String, notices: mpsc::Receive
 
 async fn create(tenant: &Tenant, instance: &str, notice: Notice) {
     let event = notice.to_event(instance);
-    let mut pause = Duration::from_millis(200);
+    let mut pause = FIRST_PAUSE;
     for attempt in 1..=TRIES {
         match tenant.create(&event, FIELD_MANAGER).await {
             Ok(_) => break,
@@ -172,13 +199,33 @@ async fn create(tenant: &Tenant, instance: &str, notice: Notice) {
     }
 }
 
-async fn post_all(http: outbound::Client, url: url::Url, instance: String, mut notices: mpsc::Receiver<Notice>) {
-    while let Some(notice) = notices.recv().await {
-        post(&http, &url, &notice.to_flux(&instance)).await;
-    }
+async fn post_all(http: outbound::Client, url: url::Url, instance: String, notices: mpsc::Receiver<Notice>) {
+    let (http, url, instance) = (&http, &url, &instance);
+    ReceiverStream::new(notices)
+        .for_each_concurrent(AT_ONCE, async |notice| {
+            let event = notice.to_flux(instance);
+            let mut pause = FIRST_PAUSE;
+            for attempt in 1..=POSTS {
+                let Err(problem) = post(http, url, &event).await else { return };
+                if attempt == POSTS || !problem.may_pass {
+                    let (namespace, name, why) = (&notice.namespace, &notice.name, &problem.why);
+                    tracing::warn!(namespace, name, address = %outbound::RedactedUrl::from(url), "an event could not be posted: {why}");
+                    return;
+                }
+                tokio::time::sleep(pause).await;
+                pause *= 4;
+            }
+        })
+        .await;
 }
 
-async fn post(http: &outbound::Client, url: &url::Url, event: &Value) {
+/// Why an event was not taken, and whether trying again may help.
+struct NotPosted {
+    why: String,
+    may_pass: bool,
+}
+
+async fn post(http: &outbound::Client, url: &url::Url, event: &Value) -> Result<(), NotPosted> {
     let mut request = outbound::Request::get(url.clone());
     request.method = http::Method::POST;
     request.headers.insert(
@@ -193,15 +240,92 @@ async fn post(http: &outbound::Client, url: &url::Url, event: &Value) {
         pace: None,
     };
     match http.send(request, &limits).await {
-        Ok(answer) if answer.status.is_success() => {}
-        Ok(answer) => tracing::warn!(status = answer.status.as_u16(), "the events address refused an event"),
-        Err(error) => tracing::warn!(%error, "an event could not be posted to the events address"),
+        // notification-controller says 429 to an event it has had a moment ago: it is known there.
+        Ok(answer) if answer.status.is_success() || answer.status == http::StatusCode::TOO_MANY_REQUESTS => Ok(()),
+        Ok(answer) => Err(NotPosted {
+            why: format!("the address answered {}", answer.status),
+            may_pass: answer.status.is_server_error(),
+        }),
+        Err(error) => Err(NotPosted {
+            why: error.to_string(),
+            may_pass: !error.is_terminal(),
+        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use axum::extract::{Json, State};
+    use http::StatusCode;
+
     use super::*;
+
+    /// Names of the StageSets that events came about, in order.
+    type Came = Arc<Mutex<Vec<String>>>;
+
+    /// Refuses all about `down`, the first two about `shaky`, and takes the rest.
+    async fn receive(State(came): State<Came>, Json(event): Json<Value>) -> StatusCode {
+        let name = event["involvedObject"]["name"].as_str().unwrap().to_owned();
+        let mut came = came.lock().unwrap();
+        came.push(name.clone());
+        let times = came.iter().filter(|n| **n == name).count();
+        match name.as_str() {
+            "shaky" if times > 2 => StatusCode::ACCEPTED,
+            "down" | "shaky" => StatusCode::SERVICE_UNAVAILABLE,
+            "known" => StatusCode::TOO_MANY_REQUESTS,
+            "wrong" => StatusCode::BAD_REQUEST,
+            _ => StatusCode::ACCEPTED,
+        }
+    }
+
+    /// Rules: contract 8
+    #[tokio::test]
+    async fn an_event_that_flux_does_not_take_is_posted_again_beside_the_others() {
+        let came = Came::default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        let router = axum::Router::new().fallback(receive).with_state(came.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let policy = outbound::Policy {
+            allow_loopback: true,
+            allowed_hosts: None,
+        };
+        let http = outbound::Client::new(policy).unwrap();
+        let (posts, notices) = mpsc::channel(8);
+        for name in ["down", "shaky", "known", "wrong", "fine"] {
+            let mut notice = Notice::about(&StageSet::default(), Reason::Succeeded, false, "note");
+            notice.name = name.to_owned();
+            posts.send(notice).await.unwrap();
+        }
+        drop(posts);
+        post_all(http, url, "instance".into(), notices).await;
+        let came = came.lock().unwrap();
+        let times = |name: &str| came.iter().filter(|n| *n == name).count();
+        assert_eq!(
+            ["down", "shaky", "known", "wrong", "fine"].map(times),
+            [3, 3, 1, 1, 1],
+            "{came:?}"
+        );
+        assert_ne!(came.last().unwrap(), "fine", "it waited for the others: {came:?}");
+    }
+
+    #[test]
+    fn flux_hears_nothing_of_the_lease() {
+        let ((events, mut created), (posts, mut posted)) = (mpsc::channel(1), mpsc::channel(1));
+        let notifier = Notifier {
+            events,
+            posts: Some(posts),
+        };
+        let mut notice = Notice::about(&StageSet::default(), Reason::LeaderElection, false, "note");
+        notice.subject = Subject::Lease;
+        notifier.send(notice);
+        assert!(posted.try_recv().is_err());
+        let event = created.try_recv().unwrap().to_event("instance");
+        assert_eq!(event["regarding"]["kind"], "Lease");
+        assert_eq!(event["regarding"]["apiVersion"], "coordination.k8s.io/v1");
+    }
 
     /// Rules: contract 8
     #[test]

@@ -236,6 +236,7 @@ impl<'a> Pass<'a> {
         if token.is_some() && token != self.status.last_handled_reconcile_at {
             self.requested = true;
             self.memory.requested_at = Some(Instant::now());
+            self.memory.answering.clone_from(&token);
             self.status.last_handled_reconcile_at = token;
         }
     }
@@ -454,13 +455,15 @@ impl<'a> Pass<'a> {
         self.set = status::write(self.ctx, self.owner, &self.set, &self.status, self.memory).await?;
         self.wrote_in_pass = true;
         let told = (situation.reason(), situation.message().to_owned());
+        let settled = !matches!(situation, Situation::Unfinished { .. });
+        let token = settled.then(|| self.memory.answering.take()).flatten();
         if let Some(event) = transition(&before, situation)
             && self.memory.told.as_ref() != Some(&told)
         {
             self.memory.told = Some(told);
             let revision = self.status.last_attempted_revisions.values().next().cloned();
             let notice = Notice::about(&self.set, event.reason, event.warning, situation.message());
-            self.ctx.notifier.send(notice.with_revision(revision));
+            self.ctx.notifier.send(notice.with_revision(revision).with_token(token));
         }
         Ok(())
     }
@@ -482,9 +485,11 @@ impl<'a> Pass<'a> {
         }
         self.write(&end.situation).await?;
         if !progress {
-            self.ctx
-                .metrics
-                .outcome(namespace, &self.owner.name, end.situation.reason().as_str());
+            let metrics = &self.ctx.metrics;
+            metrics.outcome(namespace, &self.owner.name, end.situation.reason().as_str());
+            if matches!(end.situation, Situation::Terminal { .. }) {
+                metrics.reconcile_terminal_errors.inc();
+            }
         }
         self.ctx.hub.keep_only(self.owner, &self.needed);
         self.ctx

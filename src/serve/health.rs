@@ -8,8 +8,8 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 
-/// Answers which of the readiness checks do not hold yet.
-pub type Readiness = Arc<dyn Fn() -> Vec<&'static str> + Send + Sync>;
+/// Answers which kinds have not been listed yet.
+pub type Readiness = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// The probes.
 pub fn router(readiness: Readiness) -> Router {
@@ -29,7 +29,7 @@ async fn ready(
     if !failing.is_empty() {
         let lines: Vec<String> = failing
             .iter()
-            .map(|what| format!("[-]{what} failed: not listed yet"))
+            .map(|kind| format!("[-]{kind} failed: not listed yet; the log says what is in the way"))
             .collect();
         return (StatusCode::INTERNAL_SERVER_ERROR, lines.join("\n") + "\n");
     }

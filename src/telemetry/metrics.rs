@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+
+use super::Work;
 
 /// Upper bounds in seconds of the reconcile-time histogram.
 const RECONCILE_BUCKETS: &[f64] = &[
@@ -43,6 +45,7 @@ pub struct Metrics {
     pub reconcile_time: Histogram,
     pub reconcile_results: IntCounterVec,
     pub reconcile_errors: IntCounter,
+    pub reconcile_terminal_errors: IntCounter,
     pub reconcile_panics: IntCounter,
     pub active_workers: IntGauge,
     pub max_concurrent: IntGauge,
@@ -51,7 +54,10 @@ pub struct Metrics {
     pub queue_retries: IntCounter,
     pub queue_time: Histogram,
     pub work_time: Histogram,
+    /// Requests to API servers, see [`crate::cluster::Counter`].
+    pub requests: IntCounterVec,
     pub leader: IntGaugeVec,
+    pub work: Work,
     known_stages: Known,
     known_reasons: Known,
 }
@@ -109,6 +115,10 @@ impl Metrics {
             watches: new.gauge(plain("stageset_object_watches", "Watches on applied objects."))?,
             reconcile_results: new.counters(runtime("reconcile_total", "Reconciles by result."), &["result"])?,
             reconcile_errors: new.counter(runtime("reconcile_errors_total", "Reconciles that ended in an error."))?,
+            reconcile_terminal_errors: new.counter(runtime(
+                "terminal_reconcile_errors_total",
+                "Reconciles that ended in an error no retry can help.",
+            ))?,
             reconcile_panics: new.counter(runtime("reconcile_panics_total", "Reconciles that panicked."))?,
             active_workers: new.gauge(runtime("active_workers", "Steps running now."))?,
             max_concurrent: new.gauge(runtime("max_concurrent_reconciles", "Steps that may run at once."))?,
@@ -124,6 +134,8 @@ impl Metrics {
                 tenfold()?,
             )?,
             work_time: new.histogram(queue("work_duration_seconds", "Seconds of work in a slot."), tenfold()?)?,
+            work: new.work()?,
+            requests: new.requests()?,
             known_stages: Arc::default(),
             known_reasons: Arc::default(),
             registry: with_process(new.0)?,
@@ -224,6 +236,7 @@ impl Metrics {
     /// # Errors
     /// When a series cannot be encoded.
     pub fn text(&self) -> Result<String, prometheus::Error> {
+        self.work.publish();
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }
@@ -264,12 +277,33 @@ fn tenfold() -> Result<Vec<f64>, prometheus::Error> {
 struct Series(Registry);
 
 impl Series {
+    fn work(&self) -> Result<Work, prometheus::Error> {
+        let unfinished = queue(
+            "unfinished_work_seconds",
+            "Seconds that the steps under way have taken, together.",
+        );
+        let longest = queue(
+            "longest_running_processor_seconds",
+            "Seconds that the longest step under way has taken.",
+        );
+        Ok(Work::new(self.seconds(unfinished)?, self.seconds(longest)?))
+    }
+
+    fn requests(&self) -> Result<IntCounterVec, prometheus::Error> {
+        let help = "Requests to API servers by status code, method and host.";
+        self.counters(plain("rest_client_requests_total", help), &["code", "method", "host"])
+    }
+
     fn counters(&self, opts: Opts, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
         self.register(IntCounterVec::new(opts, labels)?)
     }
 
     fn gauges(&self, opts: Opts, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
         self.register(IntGaugeVec::new(opts, labels)?)
+    }
+
+    fn seconds(&self, opts: Opts) -> Result<Gauge, prometheus::Error> {
+        self.register(Gauge::with_opts(opts)?)
     }
 
     fn gauge(&self, opts: Opts) -> Result<IntGauge, prometheus::Error> {
@@ -312,6 +346,22 @@ mod tests {
         assert!(!text.contains("stageset_reconcile_total{"));
         assert!(!text.contains("stageset_stage_ready{"));
         assert!(text.contains(r#"stageset_teardown_force_drop_total{name="b",namespace="a",reason="permanent"} 1"#));
+    }
+
+    #[test]
+    fn steps_under_way_are_seen_before_they_have_ended() {
+        let m = Metrics::new().unwrap();
+        let value = |series: &str| -> f64 {
+            let text = m.text().unwrap();
+            let line = text.lines().find(|l| l.starts_with(&format!("workqueue_{series}{{")));
+            line.and_then(|l| l.rsplit(' ').next()).unwrap().parse().unwrap()
+        };
+        let (one, other) = (m.work.begin(), m.work.begin());
+        while value("longest_running_processor_seconds") == 0.0 {}
+        let longest = value("longest_running_processor_seconds");
+        assert!(value("unfinished_work_seconds") > longest);
+        drop((one, other));
+        assert!(value("unfinished_work_seconds") == 0.0 && value("longest_running_processor_seconds") == 0.0);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 mod logs;
 mod metrics;
+mod work;
 
 pub use logs::install as install_logs;
 pub use metrics::Metrics;
+pub use work::{Work, Working};

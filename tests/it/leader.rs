@@ -50,6 +50,19 @@ async fn a_standby_is_ready_and_takes_over_when_the_leader_dies() {
     shop.until_event("Succeeded").await;
     assert_eq!(shop.event_count("Succeeded").await, 1, "one of them did the work");
 
+    let told = look(Duration::from_secs(10), || async {
+        let events = world.cluster.list(&objects::events(), &world.namespace, "").await;
+        let found = events.iter().find(|e| e["reason"] == "LeaderElection").cloned();
+        found.ok_or_else(|| format!("{events:?}"))
+    })
+    .await
+    .expect("an event on the lease");
+    assert_eq!(told["regarding"]["kind"], "Lease");
+    assert_eq!(told["regarding"]["name"], LEASE);
+    assert!(told["regarding"]["uid"].is_string(), "{told}");
+    assert_eq!(told["type"], "Normal");
+    assert_eq!(told["note"], format!("{before} became leader"));
+
     leader.kill();
     let began = Instant::now();
     let revision = world.publish("app", &[("m.yaml", &configmap("map", "2"))]).await;

@@ -2,11 +2,11 @@
 
 use std::{fs, time::Duration};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{
     World, look,
-    objects::configmap,
+    objects::{self, configmap},
     stageset::{stage, stageset},
 };
 
@@ -78,6 +78,37 @@ async fn flux_reads_the_events_of_a_rollout() {
         revision.as_str(),
         "{kubernetes}"
     );
+}
+
+/// The event of a rollout that somebody asked for names the request.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_answers_a_request_carries_its_token() {
+    let world = world("events-token").await;
+    let mut shop = stageset("shop").stage(stage("app", "late")).apply(&world).await;
+    shop.until_reason("ArtifactNotFound").await;
+    shop.until_event("ArtifactNotFound").await;
+    let token = shop.request().await;
+    shop.until_handled(&token).await;
+    world.publish("late", &[("m.yaml", &configmap("map", "1"))]).await;
+    shop.until_ready().await;
+    let unasked = shop.until_event("Succeeded").await;
+    let of = |event: &Value| event["metadata"]["annotations"]["stages.metio.wtf/token"].clone();
+    assert_eq!(of(&unasked), Value::Null, "it was handled before: {unasked}");
+    shop.suspend(true).await;
+    shop.until_reason("Suspended").await;
+    let again = json!({
+        "metadata": { "annotations": { "reconcile.fluxcd.io/requestedAt": "again" } }, "spec": { "suspend": false },
+    });
+    world
+        .cluster
+        .patch(&objects::stagesets(), &world.namespace, "shop", again)
+        .await;
+    let event = look(Duration::from_secs(10), || async {
+        let events = shop.events().await;
+        let found = events.iter().find(|e| e["reason"] == "Succeeded" && of(e) == "again");
+        found.map(|_| ()).ok_or_else(|| format!("{events:?}"))
+    });
+    event.await.unwrap_or_else(|seen| panic!("none with the token: {seen}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

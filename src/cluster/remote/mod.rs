@@ -259,13 +259,16 @@ impl Clusters {
             "{}/{}/{}@{}",
             secret.namespace, secret.name, secret.key, version.resource_version
         );
-        let cluster = Cluster::connect_guarded(key, config, self.guard.clone()).map_err(|_| {
-            refused(Fault::new(
-                "the certificates or the key",
-                "cannot be used for TLS",
-                "check that client-certificate-data and client-key-data belong together",
-            ))
-        })?;
+        let cluster = self
+            .local
+            .connect_guarded(key, config, self.guard.clone())
+            .map_err(|_| {
+                refused(Fault::new(
+                    "the certificates or the key",
+                    "cannot be used for TLS",
+                    "check that client-certificate-data and client-key-data belong together",
+                ))
+            })?;
         reached(secret, cluster.id().await.map(drop)).map(|()| cluster)
     }
 

@@ -1,6 +1,7 @@
 //! From a configuration to clients: one for requests, one for watches.
 
 mod bounds;
+mod count;
 mod dial;
 mod pool;
 
@@ -14,6 +15,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
 
 pub use bounds::{Most, TooMuch, values_in, within_bounds};
+pub use count::Counter;
 pub use dial::{Dial, Guard};
 use pool::Pool;
 
@@ -26,6 +28,15 @@ pub struct Transport {
 }
 
 impl Transport {
+    /// The same, with its requests counted.
+    #[must_use]
+    pub fn counted(self, counter: &Counter) -> Self {
+        Self {
+            requests: count::counted(self.requests, counter.clone()),
+            watches: count::counted(self.watches, counter.clone()),
+        }
+    }
+
     /// Clients for the controller's own cluster: its configuration is trusted, a proxy is respected.
     ///
     /// # Errors

@@ -114,6 +114,8 @@ pub enum Fault {
     Cut,
     /// Let the server do it, then close the connection without passing on the answer.
     CutAnswer,
+    /// Answer with an empty list of long ago, as a server does whose data come from a backup.
+    OldList,
 }
 
 /// A fault with its selection and how often it has matched.

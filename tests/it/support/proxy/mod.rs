@@ -77,6 +77,7 @@ enum Verdict {
     Status(u16),
     Cut,
     CutAnswer,
+    OldList,
 }
 
 impl FaultProxy {
@@ -149,6 +150,11 @@ impl FaultProxy {
     /// Closes the connection of matching requests after the server has done what they ask.
     pub fn cut_answer(&self, wanted: Match, when: When) {
         self.rule(wanted, when, Fault::CutAnswer);
+    }
+
+    /// Answers matching lists as a server that was restored from a backup.
+    pub fn old_list(&self, wanted: Match) {
+        self.rule(wanted, When::Always, Fault::OldList);
     }
 
     fn rule(&self, wanted: Match, when: When, fault: Fault) {
@@ -288,6 +294,7 @@ impl State {
                 Fault::Status(code) => return (delay, Verdict::Status(code)),
                 Fault::Cut => return (delay, Verdict::Cut),
                 Fault::CutAnswer => return (delay, Verdict::CutAnswer),
+                Fault::OldList => return (delay, Verdict::OldList),
             }
         }
         (delay, Verdict::Pass)

@@ -141,6 +141,10 @@ async fn carry_out(
             shared.answered(plan.index, code);
             return Ok(refusal(code, &call));
         }
+        Verdict::OldList => {
+            shared.answered(plan.index, 200);
+            return Ok(json_answer(OLD_LIST.to_owned()));
+        }
         Verdict::Pass | Verdict::CutAnswer => {}
     }
     forward(&shared, plan, call, Request::from_parts(parts, body)).await
@@ -190,6 +194,15 @@ fn whole(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never: Infallible| match never {}).boxed()
 }
 
+const OLD_LIST: &str = r#"{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}"#;
+
+fn json_answer(text: String) -> Response<Body> {
+    let mut response = Response::new(whole(Bytes::from(text)));
+    let json = http::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, json);
+    response
+}
+
 /// A refusal in the API server's own format, with the hint to retry that it gives for 429 and 503.
 fn refusal(code: u16, call: &Call) -> Response<Body> {
     let reason = match code {
@@ -205,15 +218,11 @@ fn refusal(code: u16, call: &Call) -> Response<Body> {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": reason,
         "message": format!("injected {code} for {}", call.line()),
     });
-    let mut response = Response::new(whole(Bytes::from(status.to_string())));
+    let mut response = json_answer(status.to_string());
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = response.headers_mut();
-    headers.insert(
-        http::header::CONTENT_TYPE,
-        http::HeaderValue::from_static("application/json"),
-    );
     if matches!(code, 429 | 503) {
-        headers.insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
+        let retry = http::HeaderValue::from_static("1");
+        response.headers_mut().insert(http::header::RETRY_AFTER, retry);
     }
     response
 }
