@@ -1,4 +1,4 @@
-//! What may hold a run before it begins: dependencies and update windows (run 7, 10).
+//! What update windows hold, and what they let through (run 10).
 
 use std::time::Duration;
 
@@ -6,18 +6,13 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::notify::Notice;
-use super::outcome::{End, Stop, Wake};
-use super::pass::{Pass, earlier, jittered};
-use super::status;
+use super::outcome::{End, Wake};
+use super::pass::{Pass, earlier};
 use crate::api::common::non_empty;
 use crate::api::names::annotation;
-use crate::api::{Dependency, PendingUpdate, Reason, StageSet, StageStatus, UpdateWindow, WindowScope, WindowType};
-use crate::cluster::Identity;
-use crate::cluster::watch::Owner;
+use crate::api::{PendingUpdate, Reason, StageStatus, UpdateWindow, WindowScope, WindowType};
 use crate::rules::backoff::clamp_hold;
 use crate::rules::condition::{READY, Situation, without_runbook};
-use crate::rules::dependency::{self, Found};
-use crate::rules::inventory::OwnerRef;
 use crate::rules::window::{self, Effect, Gate, Scope, Window, WindowFields};
 use crate::source::Artifact;
 
@@ -41,119 +36,6 @@ pub(super) struct Hold {
 }
 
 impl Pass<'_> {
-    /// Ends the pass where a dependency is not satisfied. Asked before a run, or a new attempt of one, begins: a run
-    /// under way is not held any more.
-    pub(super) async fn dependencies(&mut self) -> Result<Option<End>, Stop> {
-        let set = self.set.clone();
-        if set.spec.depends_on.is_empty() {
-            return Ok(None);
-        }
-        let start = owner_ref(self.owner);
-        if let Some(path) = dependency::cycle(&start, |of| self.edges(of)) {
-            let path: Vec<String> = path.iter().map(|o| self.shown(o)).collect();
-            return Ok(Some(End {
-                situation: Situation::Terminal {
-                    reason: Reason::Stalled,
-                    message: format!(
-                        "spec.dependsOn forms a cycle: {}; remove one of these",
-                        path.join(" -> ")
-                    ),
-                },
-                wake: Wake::In(jittered(self.cadence().interval)),
-            }));
-        }
-        for dependency in &set.spec.depends_on {
-            if let Err(message) = self.dependency(dependency).await? {
-                return Ok(Some(End {
-                    situation: Situation::Held {
-                        reason: Reason::DependencyNotReady,
-                        message,
-                        retrying: true,
-                        deployed: false,
-                    },
-                    wake: Wake::In(jittered(self.cadence().retry)),
-                }));
-            }
-        }
-        Ok(None)
-    }
-
-    /// A StageSet on a circle. One of another namespace that this one does not name itself stays unnamed: it is nobody's
-    /// business here (decisions 7).
-    fn shown(&self, other: &OwnerRef) -> String {
-        let named = self.edges(&owner_ref(self.owner)).contains(other);
-        if named || other.namespace == self.owner.namespace {
-            format!("{}/{}", other.namespace, other.name)
-        } else {
-            "a StageSet of another namespace".to_owned()
-        }
-    }
-
-    fn edges(&self, of: &OwnerRef) -> Vec<OwnerRef> {
-        let owner = Owner {
-            namespace: of.namespace.clone(),
-            name: of.name.clone(),
-        };
-        let set = self.ctx.sets.get(&owner);
-        let dependencies = set.iter().flat_map(|s| &s.spec.depends_on);
-        dependencies
-            .map(|d| OwnerRef {
-                name: d.name.clone(),
-                namespace: non_empty(&d.namespace).unwrap_or(&of.namespace).to_owned(),
-            })
-            .collect()
-    }
-
-    async fn dependency(&self, dependency: &Dependency) -> Result<Result<(), String>, Stop> {
-        let namespace = non_empty(&dependency.namespace).unwrap_or(&self.owner.namespace);
-        let name = OwnerRef {
-            name: dependency.name.clone(),
-            namespace: namespace.to_owned(),
-        };
-        let foreign = namespace != self.owner.namespace;
-        if foreign && self.ctx.config.no_cross_namespace_refs {
-            return Ok(Err(format!(
-                "dependsOn names StageSet {namespace}/{} of another namespace, which --no-cross-namespace-refs rejects",
-                dependency.name
-            )));
-        }
-        let owner = Owner {
-            namespace: name.namespace.clone(),
-            name: name.name.clone(),
-        };
-        let found = self.find(&owner).await?;
-        let judged = dependency::satisfied(&name, found.as_ref(), non_empty(&dependency.min_version));
-        // Another namespace's state is nobody's business here (decisions 7).
-        Ok(judged.map_err(|why| {
-            if foreign {
-                format!(
-                    "cross-namespace StageSet \"{namespace}/{}\" is not reachable or not ready",
-                    dependency.name
-                )
-            } else {
-                why
-            }
-        }))
-    }
-
-    async fn find(&self, owner: &Owner) -> Result<Option<Found>, Stop> {
-        if let Some(set) = self.ctx.sets.get(owner) {
-            return Ok(Some(found(&set)));
-        }
-        if self.ctx.config.watch_namespaces.contains(&owner.namespace) {
-            return Ok(None);
-        }
-        let object = self
-            .ctx
-            .cluster
-            .tenant(Identity::Controller)
-            .get(&status::target(owner))
-            .await?;
-        Ok(object
-            .and_then(|o| serde_json::from_value::<StageSet>(o).ok())
-            .map(|set| found(&set)))
-    }
-
     /// Applies the update windows to what the sources offer. A run under way finishes whatever the windows say.
     pub(super) fn windows(&mut self, offered: Vec<Artifact>) -> Windowed {
         let token = self
@@ -303,10 +185,8 @@ impl Pass<'_> {
 
     /// Whether some stage would deploy something else than it did last.
     fn differs_from(&self, offered: &[Artifact]) -> bool {
-        self.status.stages.iter().zip(offered).any(|(stage, artifact)| {
-            stage.applied_digest.as_deref() != Some(&artifact.digest)
-                || stage.applied_revision.as_deref().unwrap_or_default() != artifact.revision
-        })
+        let mut stages = self.status.stages.iter().zip(offered);
+        stages.any(|(stage, artifact)| !super::pin::is_applied(stage, artifact))
     }
 }
 
@@ -328,28 +208,6 @@ fn applied_last(stage: &StageStatus, source: &Artifact) -> Option<Artifact> {
         last_update: None,
         ..source.clone()
     })
-}
-
-fn owner_ref(owner: &Owner) -> OwnerRef {
-    OwnerRef {
-        name: owner.name.clone(),
-        namespace: owner.namespace.clone(),
-    }
-}
-
-fn found(set: &StageSet) -> Found {
-    let status = set.status.clone().unwrap_or_default();
-    let ready = status.conditions.iter().find(|c| c.type_ == READY);
-    Found {
-        ready: ready.is_some_and(|c| c.status == "True"),
-        current: status.observed_generation == set.metadata.generation,
-        why: ready.map_or_else(
-            || "no Ready condition yet".to_owned(),
-            |c| format!("{}: {}", c.reason, c.message),
-        ),
-        holds_update: status.pending_update.is_some_and(|p| !p.revisions.is_empty()),
-        version: status.version,
-    }
 }
 
 fn parse(wire: &UpdateWindow) -> Option<Window> {

@@ -6,6 +6,7 @@ mod attempt;
 mod awaiting;
 mod care;
 mod context;
+mod dependencies;
 mod doubt;
 mod gates;
 mod judge;

@@ -368,8 +368,7 @@ impl<'a> Pass<'a> {
         let entry = &self.status.stages[at];
         entry.phase == Some(StagePhase::Ready)
             && entry.inputs_digest.as_deref() == Some(inputs)
-            && entry.applied_digest.as_deref() == Some(&self.artifacts[at].digest)
-            && entry.applied_revision.as_deref().unwrap_or_default() == self.artifacts[at].revision
+            && pin::is_applied(entry, &self.artifacts[at])
     }
 
     /// Whether nothing is to be rolled out: the deployed state is what is wanted now.
