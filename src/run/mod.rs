@@ -4,11 +4,13 @@
 mod apply;
 mod attempt;
 mod awaiting;
+mod begin;
 mod care;
 mod context;
 mod dependencies;
 mod doubt;
 mod gates;
+mod hold;
 mod judge;
 mod notify;
 mod outcome;
