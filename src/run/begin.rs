@@ -36,6 +36,10 @@ impl Pass<'_> {
         self.artifacts = offered;
         self.memory.changed_at = None;
         self.memory.polls = 0;
+        if attempt == 1 {
+            // What comes of it is news, though it should read like what came before.
+            self.memory.told = None;
+        }
         for at in 0..spec.stages.len() {
             let inputs = self.inputs(at);
             // While an update is held, what was applied last may not be had any more: what stands is not applied again.

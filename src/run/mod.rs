@@ -27,6 +27,7 @@ mod status;
 mod steady;
 mod target;
 mod teardown;
+mod tell;
 mod treatment;
 mod variables;
 mod verify;

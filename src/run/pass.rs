@@ -10,7 +10,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use super::context::{Context, Memory};
 use super::gates::Windowed;
 use super::hold::{Hold, sooner};
-use super::notify::Notice;
 use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::variables::Variables;
 use super::{pin, status};
@@ -405,14 +404,8 @@ impl<'a> Pass<'a> {
         }
         self.set = status::write(self.ctx, self.owner, &self.set, &self.status, self.memory).await?;
         self.wrote_in_pass = true;
-        let told = (situation.reason(), situation.message().to_owned());
-        if let Some(event) = transition(&before, situation)
-            && self.memory.told.as_ref() != Some(&told)
-        {
-            self.memory.told = Some(told);
-            let revision = self.status.last_attempted_revisions.values().next().cloned();
-            let notice = Notice::about(&self.set, event.reason, event.warning, situation.message());
-            self.ctx.notifier.send(notice.with_revision(revision));
+        if let Some(event) = transition(&before, situation) {
+            self.tell(event, situation);
         }
         Ok(())
     }
