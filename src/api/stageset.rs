@@ -39,7 +39,7 @@ pub struct StageSetSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<Dependency>,
     /// How often the deployed state is checked for drift and corrected, where that is more often
-    /// than interval. Defaults to interval.
+    /// than interval; at least 1s. Defaults to interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift_detection_interval: Option<Duration>,
     /// Holds new revisions while an error budget is spent. Not supported by this version.
@@ -48,8 +48,8 @@ pub struct StageSetSpec {
     /// Fields of live objects that are left to others, in all stages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignore: Vec<IgnoreRule>,
-    /// How often the StageSet is reconciled when nothing else wakes it, for example 10m. Defaults to
-    /// the controller's default interval; 0s means the same.
+    /// How often the StageSet is reconciled when nothing else wakes it, for example 10m; what is shorter
+    /// than 1s counts as 1s. Defaults to the controller's default interval; 0s means the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
     /// Deploys to another cluster. Inventories, ledgers and status stay on this one.
@@ -81,7 +81,8 @@ pub struct StageSetSpec {
     /// version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<TimeoutPolicy>,
-    /// How soon a failed run, or one that waits for something, is tried again. Defaults to interval.
+    /// How soon a failed run, or one that waits for something, is tried again; at least 1s. Defaults to
+    /// interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_interval: Option<Duration>,
     /// Restores the last good revisions after a failed run. Defaults to false. Not supported by this
@@ -101,7 +102,7 @@ pub struct StageSetSpec {
     /// How long the objects of a stage may take to become ready. Defaults to 15m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// When new revisions may be deployed. Defaults to always.
+    /// When new revisions may be deployed; 100 windows at most. Defaults to always.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub update_windows: Vec<UpdateWindow>,
     /// Where the version being deployed is declared. Without it there are no migrations and no
@@ -173,7 +174,7 @@ wire_enum! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateWindow {
-    /// Length of a recurring window, for example 2h.
+    /// Length of a recurring window, for example 2h; at most 8784h (366 days).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<Duration>,
     /// Start of a window that happens once, inclusive.

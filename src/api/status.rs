@@ -99,6 +99,9 @@ pub struct RunStatus {
     pub generation: i64,
     /// When the run began.
     pub started_at: MicroTime,
+    /// Token of the update-now that the run began with: it passes update windows until it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_override: Option<String>,
 }
 
 /// An artifact as it was when the run pinned it.

@@ -234,7 +234,7 @@ fn own_fingerprint(set: &StageSet) -> u64 {
     hasher.finish()
 }
 
-/// What a dependent looks at: Ready, generation, version, held revisions (run 7).
+/// What a dependent looks at: Ready, generation, version, held revisions, and what was applied (run 7).
 fn dependents_fingerprint(set: &StageSet) -> u64 {
     let mut hasher = DefaultHasher::new();
     set.metadata.generation.hash(&mut hasher);
@@ -248,6 +248,9 @@ fn dependents_fingerprint(set: &StageSet) -> u64 {
             .hash(&mut hasher);
         let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
         ready.map(|c| &c.status).hash(&mut hasher);
+        for stage in &status.stages {
+            (&stage.name, &stage.applied_digest, &stage.applied_revision).hash(&mut hasher);
+        }
     }
     hasher.finish()
 }

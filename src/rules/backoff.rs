@@ -52,6 +52,9 @@ fn unit(random: f64) -> f64 {
     if random.is_nan() { 0.5 } else { random.clamp(0.0, 1.0) }
 }
 
+/// The shortest cadence: what is asked for more often would keep the controller from everybody else's work.
+pub const SHORTEST: Duration = Duration::from_secs(1);
+
 /// The cadences of a StageSet after their defaults (run 2.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cadence {
@@ -65,15 +68,16 @@ pub struct Cadence {
 
 impl Cadence {
     /// Resolves `spec.interval`, `spec.retryInterval` and `spec.driftDetectionInterval`; a value of zero (a negative
-    /// one is given as zero) counts as unset. Drift detection only ever shortens the interval.
+    /// one is given as zero) counts as unset, a shorter one than [`SHORTEST`] as that. Drift detection only ever shortens
+    /// the interval.
     pub fn resolve(
         interval: Option<Duration>,
         retry: Option<Duration>,
         drift: Option<Duration>,
         default_interval: Duration,
     ) -> Self {
-        let set = |value: Option<Duration>| value.filter(|wait| !wait.is_zero());
-        let interval = set(interval).unwrap_or(default_interval);
+        let set = |value: Option<Duration>| value.filter(|wait| !wait.is_zero()).map(|wait| wait.max(SHORTEST));
+        let interval = set(interval).unwrap_or(default_interval.max(SHORTEST));
         Cadence {
             interval,
             retry: set(retry).unwrap_or(interval),
@@ -127,6 +131,22 @@ mod tests {
         assert_eq!((cadence.retry, cadence.steady), (SECOND, minute));
         let longer = Cadence::resolve(Some(minute), None, Some(ten), ten);
         assert_eq!((longer.retry, longer.steady), (minute, minute));
+    }
+
+    /// Rules: run 2.6 effective, run 2.6 retry, run 2.6 steady
+    #[test]
+    fn nothing_comes_more_often_than_once_a_second() {
+        let moment = Some(Duration::from_nanos(1));
+        let cadence = Cadence::resolve(moment, moment, moment, 60 * SECOND);
+        assert_eq!(
+            (cadence.interval, cadence.retry, cadence.steady),
+            (SECOND, SECOND, SECOND)
+        );
+        let cadence = Cadence::resolve(None, None, None, Duration::from_millis(1));
+        assert_eq!(
+            (cadence.interval, cadence.retry, cadence.steady),
+            (SECOND, SECOND, SECOND)
+        );
     }
 
     /// Rules: run 2.7 window

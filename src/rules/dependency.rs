@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::inventory::OwnerRef;
+use super::spec::{Feature, Supported};
 use super::version;
 
 /// What is known of a dependency.
@@ -50,8 +51,13 @@ pub fn cycle(start: &OwnerRef, edges: impl Fn(&OwnerRef) -> Vec<OwnerRef>) -> Op
 ///
 /// # Errors
 /// What it still lacks, for people.
-pub fn satisfied(name: &OwnerRef, found: Option<&Found>, min_version: Option<&str>) -> Result<(), String> {
-    let display = format!("StageSet {}/{}", name.namespace, name.name);
+pub fn satisfied(
+    name: &OwnerRef,
+    found: Option<&Found>,
+    min_version: Option<&str>,
+    supported: &Supported,
+) -> Result<(), String> {
+    let display = display(name);
     let Some(found) = found else {
         return Err(format!(
             "{display} does not exist: create it, or remove it from spec.dependsOn"
@@ -74,7 +80,27 @@ pub fn satisfied(name: &OwnerRef, found: Option<&Found>, min_version: Option<&st
         return Ok(());
     }
     let shown = if deployed.is_empty() { "(none)" } else { deployed };
-    Err(format!("{display} is at version {shown}, at least {wanted} is needed"))
+    // Where nothing ever records a version, waiting for one is no use.
+    let hint = if deployed.is_empty() && !supported.has(Feature::Versions) {
+        "; this version of the controller does not record versions: leave minVersion out"
+    } else {
+        ""
+    };
+    Err(format!(
+        "{display} is at version {shown}, at least {wanted} is needed{hint}"
+    ))
+}
+
+/// Says that a dependency has not applied yet what a source offers that its dependent reads, too.
+pub fn behind(name: &OwnerRef, stage: &str, source: &str, revision: &str) -> String {
+    format!(
+        "{} has not rolled out {source} at {revision} yet: its stage \"{stage}\" reads the same source and comes first",
+        display(name)
+    )
+}
+
+fn display(name: &OwnerRef) -> String {
+    format!("StageSet {}/{}", name.namespace, name.name)
 }
 
 #[cfg(test)]
@@ -141,8 +167,9 @@ mod tests {
     #[test]
     fn every_lack_is_named() {
         let dep = one("db");
-        let say = |found: Option<Found>, min: Option<&str>| satisfied(&dep, found.as_ref(), min).unwrap_err();
-        assert!(satisfied(&dep, Some(&good()), Some("2.1.0")).is_ok());
+        let all = Supported::everything();
+        let say = |found: Option<Found>, min: Option<&str>| satisfied(&dep, found.as_ref(), min, &all).unwrap_err();
+        assert!(satisfied(&dep, Some(&good()), Some("2.1.0"), &all).is_ok());
         assert!(say(None, None).contains("StageSet n/db does not exist"));
         assert!(
             say(
@@ -186,5 +213,22 @@ mod tests {
             )
             .contains("(none)")
         );
+    }
+
+    /// Rules: run 7.3 version
+    #[test]
+    fn a_version_that_nothing_records_is_not_waited_for_in_silence() {
+        let none = Found {
+            version: None,
+            ..good()
+        };
+        let say = |found: &Found, supported: &Supported| {
+            satisfied(&one("db"), Some(found), Some("3"), supported).unwrap_err()
+        };
+        let without = Supported::without(&[Feature::Versions]);
+        let hint = "does not record versions";
+        assert!(say(&none, &without).contains(hint));
+        assert!(!say(&none, &Supported::everything()).contains(hint));
+        assert!(!say(&good(), &without).contains(hint), "one that is recorded can grow");
     }
 }

@@ -26,6 +26,11 @@ pub fn check_zone(zone: &str) -> Result<(), String> {
     schedule::find_zone(zone).map(drop).map_err(|error| error.to_string())
 }
 
+/// How long a recurring window lasts at most. Whether one is active is found by going back so far, day by day.
+pub const LONGEST: SignedDuration = SignedDuration::from_hours(24 * 366);
+/// How many windows a StageSet has at most.
+pub const MOST: usize = 100;
+
 /// What an active window does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
@@ -75,6 +80,8 @@ pub enum WindowError {
     Backwards { from: Timestamp, to: Timestamp },
     #[error("duration must be positive, not {0:#}")]
     NotPositive(SignedDuration),
+    #[error("duration must be at most 8784h (366 days), not {0:#}: for longer, use from and to")]
+    TooLong(SignedDuration),
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
 }
@@ -100,11 +107,11 @@ impl Window {
         })
     }
 
-    /// True while the window is active.
-    pub fn is_active(&self, at: Timestamp) -> bool {
+    /// True while the window is active; only to be relied upon while the budget lasts.
+    fn is_active(&self, at: Timestamp, budget: &mut Budget) -> bool {
         match &self.shape {
             Shape::Absolute { from, to } => *from <= at && at < *to,
-            Shape::Recurring { schedule, length } => span::is_active(schedule, *length, at),
+            Shape::Recurring { schedule, length } => span::is_active(schedule, *length, at, budget),
         }
     }
 
@@ -121,7 +128,7 @@ impl Window {
     fn next_start(&self, at: Timestamp, budget: &mut Budget) -> Option<Timestamp> {
         match &self.shape {
             Shape::Absolute { from, .. } => (*from > at).then_some(*from),
-            Shape::Recurring { schedule, .. } => budget.spend(LOOK_AHEAD).then(|| schedule.next_start(at))?,
+            Shape::Recurring { schedule, .. } => schedule.next_start(at, budget),
         }
     }
 }
@@ -137,6 +144,9 @@ fn recurring_shape(
     let schedule = Schedule::parse(text, zone)?;
     if length <= SignedDuration::ZERO {
         return Err(WindowError::NotPositive(length));
+    }
+    if length > LONGEST {
+        return Err(WindowError::TooLong(length));
     }
     Ok(Shape::Recurring { schedule, length })
 }
@@ -159,16 +169,19 @@ pub struct Decision {
     pub next_change: Option<Timestamp>,
 }
 
-/// Starts that are looked at for the next flip before it counts as out of sight: however many windows there are, and
-/// however they mesh, an answer is a matter of milliseconds.
-const MAX_STARTS: usize = 50_000;
-/// What looking for the next start costs of that: it may go through years.
-const LOOK_AHEAD: usize = 50;
+/// Days that are gone through for the next flip before it counts as out of sight: however many windows there are, however
+/// long they last and however they mesh, an answer is a matter of milliseconds.
+const MAX_DAYS: usize = 200_000;
 
-/// What is left to look at.
+/// What is left to go through, in days of a calendar.
 struct Budget(usize);
 
 impl Budget {
+    /// For a question that is answered whatever it takes: as many windows as there may be, as long as they may be.
+    fn ample() -> Self {
+        Budget(usize::MAX)
+    }
+
     /// Takes `cost`; false where that is not left.
     fn spend(&mut self, cost: usize) -> bool {
         let enough = self.0 >= cost;
@@ -183,24 +196,28 @@ impl Budget {
 
 /// Decides whether a new revision may roll out at `at`. Without windows it always may.
 pub fn decide(windows: &[Window], at: Timestamp) -> Decision {
-    let allowed = is_allowed(windows, at);
-    let mut budget = Budget(MAX_STARTS);
-    let mut cursor = at;
-    while let Some(boundary) = next_boundary(windows, cursor, &mut budget)
-        // Where not everything was looked at, an earlier boundary may have been missed.
-        && !budget.is_spent()
-    {
-        if is_allowed(windows, boundary) != allowed {
-            return Decision {
-                allowed,
-                next_change: Some(boundary),
-            };
-        }
-        cursor = boundary;
-    }
+    let allowed = is_allowed(windows, at, &mut Budget::ample());
     Decision {
         allowed,
-        next_change: None,
+        next_change: next_change(windows, at, allowed),
+    }
+}
+
+/// The first instant after `at` at which `allowed` is not true any more; none where that is not in sight.
+fn next_change(windows: &[Window], at: Timestamp, allowed: bool) -> Option<Timestamp> {
+    let mut budget = Budget(MAX_DAYS);
+    let mut cursor = at;
+    loop {
+        let boundary = next_boundary(windows, cursor, &mut budget)?;
+        let flips = is_allowed(windows, boundary, &mut budget) != allowed;
+        // Where not everything was looked at, an earlier boundary may have been missed.
+        if budget.is_spent() {
+            return None;
+        }
+        if flips {
+            return Some(boundary);
+        }
+        cursor = boundary;
     }
 }
 
@@ -208,31 +225,41 @@ fn of(windows: &[Window], effect: Effect) -> impl Iterator<Item = &Window> {
     windows.iter().filter(move |window| window.effect == effect)
 }
 
-fn is_allowed(windows: &[Window], at: Timestamp) -> bool {
-    let denied = of(windows, Effect::Deny).any(|window| window.is_active(at));
+fn is_allowed(windows: &[Window], at: Timestamp, budget: &mut Budget) -> bool {
+    let denied = of(windows, Effect::Deny).any(|window| window.is_active(at, budget));
     let mut allows = of(windows, Effect::Allow).peekable();
-    !denied && (allows.peek().is_none() || allows.any(|window| window.is_active(at)))
+    !denied && (allows.peek().is_none() || allows.any(|window| window.is_active(at, budget)))
 }
 
 /// The next instant that can change the decision: while denied the end of a denial, while open the end of an
 /// allowance or the start of a denial, otherwise the start of an allowance.
 fn next_boundary(windows: &[Window], at: Timestamp, budget: &mut Budget) -> Option<Timestamp> {
-    // What is active is asked for each window, here and again at the boundary.
-    if !budget.spend(2 * windows.len()) {
+    // However cheap they are to look at, there is an end to them.
+    if !budget.spend(windows.len()) {
         return None;
     }
-    let active = |effect| of(windows, effect).filter(move |window| window.is_active(at));
-    let denials: Vec<&Window> = active(Effect::Deny).collect();
+    let mut active = |effect| -> Vec<&Window> {
+        of(windows, effect)
+            .filter(|window| window.is_active(at, budget))
+            .collect()
+    };
+    let denials = active(Effect::Deny);
+    let allowances = if denials.is_empty() {
+        active(Effect::Allow)
+    } else {
+        Vec::new()
+    };
     if !denials.is_empty() {
         // A denial without an end keeps the answer, whatever the others do.
         let ends: Option<Vec<Timestamp>> = denials.iter().map(|deny| deny.active_until(at, budget)).collect();
         return ends?.into_iter().max();
     }
-    if !is_allowed(windows, at) {
+    if allowances.is_empty() && of(windows, Effect::Allow).next().is_some() {
         let starts = of(windows, Effect::Allow).filter_map(|allow| allow.next_start(at, budget));
         return starts.min();
     }
-    let ends: Vec<Timestamp> = active(Effect::Allow)
+    let ends: Vec<Timestamp> = allowances
+        .iter()
         .filter_map(|allow| allow.active_until(at, budget))
         .collect();
     let starts = of(windows, Effect::Deny).filter_map(|deny| deny.next_start(at, budget));
@@ -266,13 +293,12 @@ pub fn gate(windows: &[Window], scope: Scope, new_revision: bool, overridden: bo
     if overridden || windows.is_empty() || !concerned {
         return Gate::Open;
     }
-    let decision = decide(windows, at);
-    if decision.allowed {
-        Gate::Open
-    } else {
-        Gate::Held {
-            next_opening: decision.next_change,
-        }
+    if is_allowed(windows, at, &mut Budget::ample()) {
+        // Until when is nobody's question.
+        return Gate::Open;
+    }
+    Gate::Held {
+        next_opening: next_change(windows, at, false),
     }
 }
 

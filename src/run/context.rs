@@ -130,8 +130,8 @@ pub struct Memory {
     pub told: Option<(crate::api::Reason, String)>,
     /// The last event about Helm hooks.
     pub told_hooks: Option<(crate::api::Reason, String)>,
-    /// The last event that said drift has to wait.
-    pub told_waits: Option<(crate::api::Reason, String)>,
+    /// What was told last of each stage that has to wait with an update that is held.
+    pub told_waits: HashMap<(crate::api::Reason, String), String>,
     /// Objects recorded since the release was last in place.
     pub added: BTreeMap<String, BTreeSet<ObjectId>>,
     /// An attempt that was begun by something that is told once has to wait for a dependency.

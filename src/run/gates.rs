@@ -1,23 +1,14 @@
-//! What may hold a run before it begins: dependencies and update windows (run 7, 10).
-
-use std::time::Duration;
+//! What update windows hold, and what they let through (run 10).
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::notify::Notice;
-use super::outcome::{End, Stop, Wake};
-use super::pass::{Pass, earlier, jittered};
-use super::status;
+use super::hold::{Hold, applied_last, pending};
+use super::outcome::{End, Wake};
+use super::pass::Pass;
 use crate::api::common::non_empty;
 use crate::api::names::annotation;
-use crate::api::{Dependency, PendingUpdate, Reason, StageSet, StageStatus, UpdateWindow, WindowScope, WindowType};
-use crate::cluster::Identity;
-use crate::cluster::watch::Owner;
-use crate::rules::backoff::clamp_hold;
-use crate::rules::condition::{READY, Situation, without_runbook};
-use crate::rules::dependency::{self, Found};
-use crate::rules::inventory::OwnerRef;
+use crate::api::{Reason, UpdateWindow, WindowScope, WindowType};
+use crate::rules::condition::Situation;
 use crate::rules::window::{self, Effect, Gate, Scope, Window, WindowFields};
 use crate::source::Artifact;
 
@@ -28,132 +19,14 @@ pub(super) enum Windowed {
         artifacts: Vec<Artifact>,
         opening: Option<Wake>,
     },
-    /// It is held; what was applied last is looked after meanwhile.
+    /// It is held; what was applied last is looked after meanwhile. Of a stage that never applied anything, what is
+    /// offered stands in: it is left out.
     Held { applied: Vec<Artifact>, hold: Hold },
     /// Nothing is touched.
     Closed(End),
 }
 
-/// A held update.
-pub(super) struct Hold {
-    message: String,
-    wake: Wake,
-}
-
 impl Pass<'_> {
-    /// Ends the pass where a dependency is not satisfied. Asked before a run, or a new attempt of one, begins: a run
-    /// under way is not held any more.
-    pub(super) async fn dependencies(&mut self) -> Result<Option<End>, Stop> {
-        let set = self.set.clone();
-        if set.spec.depends_on.is_empty() {
-            return Ok(None);
-        }
-        let start = owner_ref(self.owner);
-        if let Some(path) = dependency::cycle(&start, |of| self.edges(of)) {
-            let path: Vec<String> = path.iter().map(|o| self.shown(o)).collect();
-            return Ok(Some(End {
-                situation: Situation::Terminal {
-                    reason: Reason::Stalled,
-                    message: format!(
-                        "spec.dependsOn forms a cycle: {}; remove one of these",
-                        path.join(" -> ")
-                    ),
-                },
-                wake: Wake::In(jittered(self.cadence().interval)),
-            }));
-        }
-        for dependency in &set.spec.depends_on {
-            if let Err(message) = self.dependency(dependency).await? {
-                return Ok(Some(End {
-                    situation: Situation::Held {
-                        reason: Reason::DependencyNotReady,
-                        message,
-                        retrying: true,
-                        deployed: false,
-                    },
-                    wake: Wake::In(jittered(self.cadence().retry)),
-                }));
-            }
-        }
-        Ok(None)
-    }
-
-    /// A StageSet on a circle. One of another namespace that this one does not name itself stays unnamed: it is nobody's
-    /// business here (decisions 7).
-    fn shown(&self, other: &OwnerRef) -> String {
-        let named = self.edges(&owner_ref(self.owner)).contains(other);
-        if named || other.namespace == self.owner.namespace {
-            format!("{}/{}", other.namespace, other.name)
-        } else {
-            "a StageSet of another namespace".to_owned()
-        }
-    }
-
-    fn edges(&self, of: &OwnerRef) -> Vec<OwnerRef> {
-        let owner = Owner {
-            namespace: of.namespace.clone(),
-            name: of.name.clone(),
-        };
-        let set = self.ctx.sets.get(&owner);
-        let dependencies = set.iter().flat_map(|s| &s.spec.depends_on);
-        dependencies
-            .map(|d| OwnerRef {
-                name: d.name.clone(),
-                namespace: non_empty(&d.namespace).unwrap_or(&of.namespace).to_owned(),
-            })
-            .collect()
-    }
-
-    async fn dependency(&self, dependency: &Dependency) -> Result<Result<(), String>, Stop> {
-        let namespace = non_empty(&dependency.namespace).unwrap_or(&self.owner.namespace);
-        let name = OwnerRef {
-            name: dependency.name.clone(),
-            namespace: namespace.to_owned(),
-        };
-        let foreign = namespace != self.owner.namespace;
-        if foreign && self.ctx.config.no_cross_namespace_refs {
-            return Ok(Err(format!(
-                "dependsOn names StageSet {namespace}/{} of another namespace, which --no-cross-namespace-refs rejects",
-                dependency.name
-            )));
-        }
-        let owner = Owner {
-            namespace: name.namespace.clone(),
-            name: name.name.clone(),
-        };
-        let found = self.find(&owner).await?;
-        let judged = dependency::satisfied(&name, found.as_ref(), non_empty(&dependency.min_version));
-        // Another namespace's state is nobody's business here (decisions 7).
-        Ok(judged.map_err(|why| {
-            if foreign {
-                format!(
-                    "cross-namespace StageSet \"{namespace}/{}\" is not reachable or not ready",
-                    dependency.name
-                )
-            } else {
-                why
-            }
-        }))
-    }
-
-    async fn find(&self, owner: &Owner) -> Result<Option<Found>, Stop> {
-        if let Some(set) = self.ctx.sets.get(owner) {
-            return Ok(Some(found(&set)));
-        }
-        if self.ctx.config.watch_namespaces.contains(&owner.namespace) {
-            return Ok(None);
-        }
-        let object = self
-            .ctx
-            .cluster
-            .tenant(Identity::Controller)
-            .get(&status::target(owner))
-            .await?;
-        Ok(object
-            .and_then(|o| serde_json::from_value::<StageSet>(o).ok())
-            .map(|set| found(&set)))
-    }
-
     /// Applies the update windows to what the sources offer. A run under way finishes whatever the windows say.
     pub(super) fn windows(&mut self, offered: Vec<Artifact>) -> Windowed {
         let token = self
@@ -181,14 +54,14 @@ impl Pass<'_> {
             // Used up by the run that begins with it, not by a pass that comes to nothing.
             self.update_token = token.filter(|_| overridden);
             self.status.pending_update = None;
+            self.memory.told_waits.clear();
             return Windowed::Open {
                 artifacts: offered,
                 opening: None,
             };
         };
-        let begun_by_override = token.is_some() && token == self.status.last_handled_update_override;
         if let Some(run) = &self.status.run
-            && (scope != Scope::All || begun_by_override)
+            && (scope != Scope::All || run.update_override.is_some())
         {
             // A stage that the run does not know stays at what it applied; a new one has to wait for a window.
             let stages = self.status.stages.iter().zip(&offered);
@@ -205,150 +78,13 @@ impl Pass<'_> {
                 };
             }
         }
-        self.hold(offered, newer, scope, next_opening)
-    }
-
-    /// When to look again after something held.
-    fn opening(&self, at: Option<Timestamp>) -> Wake {
-        let wait = at.map(|at| Duration::try_from(at.duration_since(Timestamp::now())));
-        Wake::In(wait.map_or_else(
-            || self.cadence().retry,
-            |wait| clamp_hold(wait.unwrap_or(Duration::ZERO)),
-        ))
-    }
-
-    fn hold(&mut self, offered: Vec<Artifact>, newer: bool, scope: Scope, opens: Option<Timestamp>) -> Windowed {
-        let first = self.status.pending_update.is_none();
-        self.status.pending_update = Some(pending(if newer { &offered } else { &[] }, opens));
-        let until = opens.map_or_else(
-            || "no window is in sight".to_owned(),
-            |at| format!("the next window opens at {at:.0}"),
-        );
-        let what = if newer { "a new revision" } else { "every change" };
-        let held = format!("{what} is held by the update windows: {until}");
-        if first {
-            let labels = [self.owner.namespace.as_str(), &self.owner.name];
-            self.ctx.metrics.update_deferred.with_label_values(&labels).inc();
-            self.ctx
-                .notifier
-                .send(Notice::about(&self.set, Reason::UpdateDeferred, false, held.clone()));
-        }
-        let wake = self.opening(opens);
-        let deployed = !self.status.last_applied_revisions.is_empty();
-        if let (Scope::Updates, true, Some(applied)) = (scope, deployed, self.applied(&offered)) {
-            return Windowed::Held {
-                applied,
-                hold: Hold { message: held, wake },
-            };
-        }
-        Windowed::Closed(End {
-            situation: self.held(held, deployed),
-            wake,
-        })
-    }
-
-    fn held(&self, held: String, deployed: bool) -> Situation {
-        let stored = self
-            .set
-            .status
-            .as_ref()
-            .and_then(|s| s.conditions.iter().find(|c| c.type_ == READY));
-        let failed = stored.filter(|c| deployed && c.status == "False" && c.reason == Reason::StageFailed.as_str());
-        match failed {
-            // A hold does not hide that the deployed release is in trouble.
-            Some(ready) => Situation::Failed {
-                reason: Reason::StageFailed,
-                message: without_runbook(&ready.message).to_owned(),
-            },
-            None => {
-                // A run that is held half way has not deployed what it is about.
-                let deployed = deployed && self.status.run.is_none();
-                Situation::Held {
-                    reason: Reason::UpdateDeferred,
-                    message: if deployed { format!("Deployed; {held}") } else { held },
-                    retrying: false,
-                    deployed,
-                }
-            }
-        }
-    }
-
-    /// Ends a pass that looked after the deployed release while an update is held.
-    pub(super) fn with_hold(&self, end: End, hold: Option<Hold>) -> End {
-        let Some(hold) = hold else {
-            return end;
-        };
-        let wake = sooner(end.wake, &hold.wake);
-        let situation = match end.situation {
-            Situation::Succeeded { .. } => Situation::Held {
-                reason: Reason::UpdateDeferred,
-                message: format!("Deployed; {}", hold.message),
-                retrying: false,
-                deployed: true,
-            },
-            other => other,
-        };
-        End { situation, wake }
-    }
-
-    /// What each stage applied last; `None` when one never applied anything.
-    fn applied(&self, offered: &[Artifact]) -> Option<Vec<Artifact>> {
-        self.status
-            .stages
-            .iter()
-            .zip(offered)
-            .map(|(stage, source)| applied_last(stage, source))
-            .collect()
+        self.hold_back(offered, newer, scope, next_opening)
     }
 
     /// Whether some stage would deploy something else than it did last.
     fn differs_from(&self, offered: &[Artifact]) -> bool {
-        self.status.stages.iter().zip(offered).any(|(stage, artifact)| {
-            stage.applied_digest.as_deref() != Some(&artifact.digest)
-                || stage.applied_revision.as_deref().unwrap_or_default() != artifact.revision
-        })
-    }
-}
-
-/// The sooner of two wakes.
-pub(super) fn sooner(wake: Wake, other: &Wake) -> Wake {
-    match other {
-        Wake::In(wait) => earlier(wake, *wait),
-        Wake::OnChange => wake,
-    }
-}
-
-/// What a stage applied last of its source; none where it never applied anything.
-fn applied_last(stage: &StageStatus, source: &Artifact) -> Option<Artifact> {
-    Some(Artifact {
-        revision: stage.applied_revision.clone()?,
-        digest: stage.applied_digest.clone()?,
-        url: stage.applied_url.clone()?,
-        size: None,
-        last_update: None,
-        ..source.clone()
-    })
-}
-
-fn owner_ref(owner: &Owner) -> OwnerRef {
-    OwnerRef {
-        name: owner.name.clone(),
-        namespace: owner.namespace.clone(),
-    }
-}
-
-fn found(set: &StageSet) -> Found {
-    let status = set.status.clone().unwrap_or_default();
-    let ready = status.conditions.iter().find(|c| c.type_ == READY);
-    Found {
-        ready: ready.is_some_and(|c| c.status == "True"),
-        current: status.observed_generation == set.metadata.generation,
-        why: ready.map_or_else(
-            || "no Ready condition yet".to_owned(),
-            |c| format!("{}: {}", c.reason, c.message),
-        ),
-        holds_update: status.pending_update.is_some_and(|p| !p.revisions.is_empty()),
-        version: status.version,
+        let mut stages = self.status.stages.iter().zip(offered);
+        stages.any(|(stage, artifact)| !super::pin::is_applied(stage, artifact))
     }
 }
 
@@ -370,12 +106,4 @@ fn parse(wire: &UpdateWindow) -> Option<Window> {
         to: wire.to.as_ref().and_then(|t| t.parse().ok()),
     };
     Window::parse(&fields).ok()
-}
-
-/// What waits for a window, and until when.
-fn pending(offered: &[Artifact], opens: Option<Timestamp>) -> PendingUpdate {
-    PendingUpdate {
-        revisions: offered.iter().map(|a| (a.key(), a.revision.clone())).collect(),
-        next_window_opens: opens.map(|at| Time(Timestamp::from_second(at.as_second()).unwrap_or(at))),
-    }
 }

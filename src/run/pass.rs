@@ -8,13 +8,13 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::context::{Context, Memory};
-use super::gates::{Windowed, sooner};
-use super::notify::Notice;
+use super::gates::Windowed;
+use super::hold::{Hold, sooner};
 use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::variables::Variables;
 use super::{pin, status};
 use crate::api::names::{FINALIZER, annotation};
-use crate::api::{Reason, RunStatus, Stage, StagePhase, StageSet, StageSetStatus, StageStatus, Step};
+use crate::api::{Reason, Stage, StagePhase, StageSet, StageSetStatus, StageStatus, Step};
 use crate::cluster::watch::{Owner, WatchKey};
 use crate::cluster::{Identity, Tenant};
 use crate::rules::backoff::{self, Cadence, RBAC_LADDER};
@@ -50,8 +50,8 @@ pub struct Pass<'a> {
     pub(super) outdated: bool,
     /// A fresh override of the update windows, to be recorded once it has had its effect.
     pub(super) update_token: Option<String>,
-    /// An update is held: what was applied last is looked after meanwhile.
-    pub(super) holding: bool,
+    /// An update that is held: what was applied last is looked after meanwhile.
+    pub(super) hold: Option<Hold>,
     /// A record was rebuilt in this pass: nothing is pruned before the next.
     pub(super) prune_deferred: bool,
     /// Watches this StageSet needs from now on.
@@ -92,7 +92,7 @@ impl<'a> Pass<'a> {
             requested: false,
             outdated: false,
             update_token: None,
-            holding: false,
+            hold: None,
             prune_deferred: false,
             needed: HashSet::new(),
             wrote_in_pass: false,
@@ -156,12 +156,12 @@ impl<'a> Pass<'a> {
             Windowed::Held { applied, hold } => (applied, None, Some(hold)),
             Windowed::Closed(end) => return Ok(end),
         };
-        self.holding = hold.is_some();
+        self.hold = hold;
         let mut end = self.go_on(offered).await?;
         if let Some(opening) = opening {
             end.wake = sooner(end.wake, &opening);
         }
-        Ok(self.with_hold(end, hold))
+        Ok(self.with_hold(end))
     }
 
     /// Begins, resumes, or looks after what is deployed.
@@ -181,7 +181,9 @@ impl<'a> Pass<'a> {
                 return Ok(self.explain_denial(end).await);
             }
         }
-        let end = match self.next(&offered).await? {
+        let next = self.next(&offered).await?;
+        let end = match next {
+            _ if let Some(end) = self.wait_with_update(next).await? => end,
             Next::Steady => {
                 self.use_up_override();
                 self.steady().await?
@@ -197,19 +199,12 @@ impl<'a> Pass<'a> {
                     return Ok(self.with_care(end));
                 }
                 self.memory.owed = false;
-                self.use_up_override();
                 self.start(offered, attempt).await?;
                 self.stages().await?
             }
         };
         let end = self.explain_denial(end).await;
         Ok(self.with_care(end))
-    }
-
-    fn use_up_override(&mut self) {
-        if let Some(token) = self.update_token.take() {
-            self.status.last_handled_update_override = Some(token);
-        }
     }
 
     /// Adds the finalizer by a patch of metadata alone, so that nothing an author wrote is rewritten.
@@ -321,56 +316,12 @@ impl<'a> Pass<'a> {
         memory.is_some_and(|m| Some(&m.inputs) == stage.inputs_digest.as_ref())
     }
 
-    async fn start(&mut self, offered: Vec<Artifact>, attempt: i32) -> Result<(), Stop> {
-        let now = Timestamp::now();
-        let fresh = self
-            .pinned()
-            .is_none_or(|p| p.len() != offered.len() || !p.iter().zip(&offered).all(|(a, b)| pin::same(a, b)));
-        let spec = self.set.spec.clone();
-        self.status.run = Some(RunStatus {
-            artifacts: spec
-                .stages
-                .iter()
-                .zip(&offered)
-                .map(|(stage, artifact)| pin::record(&stage.name, artifact))
-                .collect(),
-            attempt,
-            generation: self.set.metadata.generation.unwrap_or_default(),
-            started_at: match (&self.status.run, attempt) {
-                (Some(run), 2..) => run.started_at.clone(),
-                _ => MicroTime(now),
-            },
-        });
-        self.artifacts = offered;
-        self.memory.changed_at = None;
-        self.memory.polls = 0;
-        for at in 0..spec.stages.len() {
-            let inputs = self.inputs(at);
-            let done = !fresh && self.is_done(at, &inputs);
-            let entry = &mut self.status.stages[at];
-            entry.message = None;
-            entry.waiting_for = None;
-            if !done {
-                entry.phase = Some(StagePhase::Pending);
-                entry.step = None;
-                entry.step_started_at = None;
-            }
-        }
-        if let Some(at) = self.position(|s| s.phase == Some(StagePhase::Pending)) {
-            self.enter(at, StagePhase::Applying, Step::Apply);
-            let message = self.progress(at, "applying");
-            self.write(&Situation::Unfinished { message }).await?;
-        }
-        Ok(())
-    }
-
     /// Whether a stage is through with exactly these inputs.
     pub(super) fn is_done(&self, at: usize, inputs: &str) -> bool {
         let entry = &self.status.stages[at];
         entry.phase == Some(StagePhase::Ready)
             && entry.inputs_digest.as_deref() == Some(inputs)
-            && entry.applied_digest.as_deref() == Some(&self.artifacts[at].digest)
-            && entry.applied_revision.as_deref().unwrap_or_default() == self.artifacts[at].revision
+            && pin::is_applied(entry, &self.artifacts[at])
     }
 
     /// Whether nothing is to be rolled out: the deployed state is what is wanted now.
@@ -454,16 +405,10 @@ impl<'a> Pass<'a> {
         }
         self.set = status::write(self.ctx, self.owner, &self.set, &self.status, self.memory).await?;
         self.wrote_in_pass = true;
-        let told = (situation.reason(), situation.message().to_owned());
         let settled = !matches!(situation, Situation::Unfinished { .. });
         let token = settled.then(|| self.memory.answering.take()).flatten();
-        if let Some(event) = transition(&before, situation)
-            && self.memory.told.as_ref() != Some(&told)
-        {
-            self.memory.told = Some(told);
-            let revision = self.status.last_attempted_revisions.values().next().cloned();
-            let notice = Notice::about(&self.set, event.reason, event.warning, situation.message());
-            self.ctx.notifier.send(notice.with_revision(revision).with_token(token));
+        if let Some(event) = transition(&before, situation) {
+            self.tell_transition(event, situation, token);
         }
         Ok(())
     }

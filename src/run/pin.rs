@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::context::Context;
 use super::outcome::Stop;
-use crate::api::{PinnedArtifact, RunStatus, StageSet};
+use crate::api::{PinnedArtifact, RunStatus, SourceReference, StageSet, StageStatus};
 use crate::cluster;
 use crate::source::{self, Artifact, Lookup, ReadFailure, Reference, Scope};
 
@@ -23,36 +23,48 @@ pub struct Unresolved {
 /// A request that may succeed when tried again.
 pub async fn resolve(ctx: &Arc<Context>, set: &StageSet) -> Result<Result<Vec<Artifact>, Unresolved>, Stop> {
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+    let mut artifacts = Vec::with_capacity(set.spec.stages.len());
+    for stage in &set.spec.stages {
+        match offered(ctx, namespace, &stage.source_ref).await? {
+            Ok(artifact) => artifacts.push(artifact),
+            Err(error) => {
+                return Ok(Err(Unresolved {
+                    stage: stage.name.clone(),
+                    error,
+                }));
+            }
+        }
+    }
+    Ok(Ok(artifacts))
+}
+
+/// What a source offers to a StageSet of `namespace` now.
+///
+/// # Errors
+/// A request that may succeed when tried again.
+pub async fn offered(
+    ctx: &Arc<Context>,
+    namespace: &str,
+    source: &SourceReference,
+) -> Result<Result<Artifact, source::Error>, Stop> {
     let scope = Scope {
         namespace,
         no_cross_namespace_refs: ctx.config.no_cross_namespace_refs,
     };
-    let mut artifacts = Vec::with_capacity(set.spec.stages.len());
-    for stage in &set.spec.stages {
-        let unresolved = |error| Unresolved {
-            stage: stage.name.clone(),
-            error,
-        };
-        let reference = Reference::from(&stage.source_ref);
-        let target = match source::resolve::plan(&reference, scope) {
-            Ok(target) => target,
-            Err(error) => return Ok(Err(unresolved(error))),
-        };
-        engage_producer(ctx, &reference, target.lookup());
-        let found = read(ctx, target.lookup()).await?;
-        let judged = match &found {
-            Ok(objects) => {
-                let objects: Vec<&Value> = objects.iter().map(|o| &**o).collect();
-                target.judge(Ok(&objects))
-            }
-            Err(failure) => target.judge(Err(failure.clone())),
-        };
-        match judged {
-            Ok(artifact) => artifacts.push(artifact),
-            Err(error) => return Ok(Err(unresolved(error))),
+    let reference = Reference::from(source);
+    let target = match source::resolve::plan(&reference, scope) {
+        Ok(target) => target,
+        Err(error) => return Ok(Err(error)),
+    };
+    engage_producer(ctx, &reference, target.lookup());
+    let found = read(ctx, target.lookup()).await?;
+    Ok(match &found {
+        Ok(objects) => {
+            let objects: Vec<&Value> = objects.iter().map(|o| &**o).collect();
+            target.judge(Ok(&objects))
         }
-    }
-    Ok(Ok(artifacts))
+        Err(failure) => target.judge(Err(failure.clone())),
+    })
 }
 
 /// A producer that fails publishes nothing; only a watch on the producer itself can tell (run 2.4).
@@ -118,6 +130,12 @@ pub fn recorded(run: &RunStatus, stage: &str) -> Option<Artifact> {
         size: None,
         last_update: None,
     })
+}
+
+/// Whether an artifact is what a stage applied last.
+pub fn is_applied(stage: &StageStatus, artifact: &Artifact) -> bool {
+    stage.applied_digest.as_deref() == Some(&artifact.digest)
+        && stage.applied_revision.as_deref().unwrap_or_default() == artifact.revision
 }
 
 /// Whether two artifacts are the same content of the same source.

@@ -24,6 +24,9 @@ use crate::source::{Artifact, Tree};
 /// How often a download under way looks whether it is still wanted.
 const STILL_WANTED: Duration = Duration::from_secs(1);
 
+/// The operation that the contract names where an artifact cannot be had.
+pub const FETCH: &str = "fetch artifact";
+
 /// What a stage wants to exist.
 #[derive(Debug, Clone, Default)]
 pub struct Rendered {
@@ -56,7 +59,10 @@ pub fn inputs_digest(artifact: &Artifact, spec: &StageSetSpec, stage: &Stage, va
 }
 
 /// The files of an artifact. A download takes no slot, and is given up where the StageSet is changed or deleted.
-async fn fetch(ctx: &Context, owner: &Owner, stage: &Stage, artifact: &Artifact) -> Result<Arc<Tree>, Failure> {
+///
+/// # Errors
+/// Why they cannot be had.
+pub async fn fetch(ctx: &Context, owner: &Owner, stage: &Stage, artifact: &Artifact) -> Result<Arc<Tree>, Failure> {
     let tree = if ctx.artifacts.holds(artifact).await {
         ctx.artifacts.tree(artifact).await
     } else {
@@ -75,7 +81,7 @@ async fn fetch(ctx: &Context, owner: &Owner, stage: &Stage, artifact: &Artifact)
                 );
                 return Err(Failure {
                     remedy: Remedy::Stumble,
-                    ..Failure::retried("fetch artifact", message)
+                    ..Failure::retried(FETCH, message)
                 });
             }
         }

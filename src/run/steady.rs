@@ -14,6 +14,7 @@ use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed, jittered};
 use super::record::{self, parent_name};
+use super::render;
 use super::treatment::Left;
 use super::verify::{self, Look, Mode};
 use crate::api::names::applyset;
@@ -44,7 +45,12 @@ impl Pass<'_> {
         let mut doubtful = false;
         let spec = self.set.spec.clone();
         for (at, stage) in spec.stages.iter().enumerate() {
+            if self.is_left_out(at) {
+                continue;
+            }
             let tenant = self.tenant(stage);
+            // What a changed stage renders is not what was applied: putting that in place is no correction of drift.
+            let full = full && self.status.stages[at].inputs_digest.as_deref() == Some(&self.inputs(at));
             let look = match self.tend(at, stage, &tenant, full).await {
                 Ok(look) => look,
                 Err(failure) => {
@@ -77,7 +83,7 @@ impl Pass<'_> {
         }
         let waits = doubtful || bad.is_some() || self.comes_back;
         self.memory.polls = if waits { self.memory.polls.saturating_add(1) } else { 0 };
-        if self.has_leftovers() {
+        if self.has_leftovers() && !self.change_waits() {
             let last = spec.stages.len().saturating_sub(1);
             match self.prune().await {
                 Ok(None) => self.count_records(),
@@ -247,7 +253,7 @@ impl Pass<'_> {
             return Ok(look);
         }
         let rendered = match self.render(at, stage, tenant).await {
-            Err(failure) if self.holding && failure.operation == "fetch artifact" => {
+            Err(failure) if self.hold.is_some() && failure.operation == render::FETCH => {
                 self.drift_waits(stage, &failure);
                 return self
                     .observer(tenant, &judge, self.watched_mode())
@@ -314,26 +320,6 @@ impl Pass<'_> {
             }
         }
         Ok(())
-    }
-
-    /// While an update is held, what is deployed may not be had any more: then drift waits, and that is told once.
-    fn drift_waits(&mut self, stage: &Stage, failure: &Failure) {
-        let note = format!(
-            "stage \"{}\": drift is not corrected while the update is held: {}",
-            stage.name, failure.message
-        );
-        let told = (Reason::DriftDeferred, note.clone());
-        if self.memory.told_waits.as_ref() != Some(&told) {
-            self.memory.told_waits = Some(told);
-            self.ctx
-                .notifier
-                .send(Notice::about(&self.set, Reason::DriftDeferred, true, note.clone()));
-        }
-        self.status
-            .stages
-            .iter_mut()
-            .filter(|s| s.name == stage.name)
-            .for_each(|s| s.message = Some(note.clone()));
     }
 
     /// An object that was deleted to be made anew is not gone yet: everything is compared again before long.
@@ -474,7 +460,7 @@ impl Pass<'_> {
             if self.status.stages[at].phase != Some(StagePhase::Ready) {
                 self.enter(at, StagePhase::Ready, Step::Done);
             }
-            if !self.holding {
+            if self.hold.is_none() {
                 self.status.stages[at].message = None;
             }
             self.status.stages[at].waiting_for = None;

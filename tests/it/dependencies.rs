@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::{
-    World,
+    Match, Verb, When, World,
     objects::{self, configmap, widget},
-    stageset::{Spec, StageSet, condition_of, stage, stageset},
+    stageset::{Spec, StageSet, condition_of, stage, stage_of, stageset},
 };
 
 fn on(name: &str, dependencies: Value) -> Spec {
@@ -92,7 +92,10 @@ async fn a_version_that_is_too_old_is_named_with_the_one_that_is_needed() {
         .await;
     app.until_reason("DependencyNotReady").await;
     let message = until_message(&app, "(none)").await;
-    assert!(message.contains("2.1"), "{message}");
+    assert!(
+        message.contains("2.1") && message.contains("does not record versions"),
+        "{message}"
+    );
     for (version, enough) in [("2.0.9", false), ("2.1.0", true)] {
         world
             .cluster
@@ -247,5 +250,89 @@ async fn a_status_write_of_a_dependency_starts_no_pass_of_its_dependents() {
                 Ok(())
             }
         })
+        .await;
+}
+
+/// Both are told of a new revision at the same moment, and until the dependency has begun with it, its status says that
+/// all is well.
+///
+/// Rules: run 7.3 ready
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dependency_is_first_with_every_revision_of_a_source_that_both_read() {
+    let world = World::start("dep-shared").await;
+    let publish = async |value: &str| {
+        let (db, app) = (configmap("db", value), configmap("app", value));
+        world.publish("all", &[("db/m.yaml", &db), ("app/m.yaml", &app)]).await
+    };
+    publish("one").await;
+    let of = |name: &str, dependencies: Value| {
+        let spec = stageset(name).interval("1h").retry_interval("1h");
+        spec.set("dependsOn", dependencies)
+            .stage(stage(name, "all").path(&format!("./{name}")))
+    };
+    let db = of("db", json!([])).apply(&world).await;
+    let app = of("app", json!([{ "name": "db" }])).apply(&world).await;
+    for set in [&db, &app] {
+        set.until_ready().await;
+    }
+    // The dependency is slow to say that it is not ready any more.
+    let slow = Match::any().verb(Verb::Patch).resource("stagesets").name("db");
+    world.proxy.delay(slow, Duration::from_secs(3));
+    let second = publish("two").await;
+    let told = app.until_reason("DependencyNotReady").await;
+    assert!(told["message"].to_string().contains("db"), "{told}");
+    crate::support::look(Duration::from_secs(40), || async {
+        match world.config_value("app").await {
+            Some(value) if value == "two" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+    .expect("the dependent goes on");
+    let status = db.status().await;
+    let stage = stage_of(&status, "db");
+    assert_eq!(
+        (&stage["appliedRevision"], &stage["phase"]),
+        (&json!(second), &json!("Ready")),
+        "{status}"
+    );
+    app.until_rolled_out("app", &second).await;
+}
+
+/// Rules: run 7.3 missing
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dependency_that_may_not_be_read_is_told_without_its_state() {
+    let world = World::start("dep-denied").await;
+    let far = world.another_namespace("far").await;
+    publish(&world, "app").await;
+    let mut app = stageset("app").stage(stage("app", "app")).apply(&world).await;
+    app.until_ready().await;
+    let get = Match::any().verb(Verb::Get).resource("stagesets").namespace(&far);
+    world.proxy.fail(get, When::Always, 403);
+    app.patch_spec(json!({ "dependsOn": [{ "name": "db", "namespace": far }] }))
+        .await;
+    app.until_reason("DependencyNotReady").await;
+    let message = app.message().await;
+    assert!(
+        message.contains(&format!("{far}/db")) && !message.contains("403"),
+        "{message}"
+    );
+    // It is asked again, and goes on where it is there.
+    ready_in(&world, &far).await;
+    world.proxy.heal();
+    app.until_ready().await;
+}
+
+/// A StageSet `db` of a namespace that this controller does not watch, ready for whoever looks.
+async fn ready_in(world: &World, far: &str) {
+    let db = stageset("db").stage(stage("db", "db")).apply_in(world, far).await;
+    let ready = json!({
+        "observedGeneration": db.generation,
+        "conditions": [{ "type": "Ready", "status": "True", "reason": "Succeeded", "message": "deployed",
+                         "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": db.generation }],
+    });
+    world
+        .cluster
+        .patch_status(&objects::stagesets(), far, "db", ready)
         .await;
 }

@@ -22,6 +22,7 @@ mod figures;
 mod forgeries;
 mod gates;
 mod harness;
+mod holds;
 mod install;
 mod kustomize;
 mod leader;

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::support::{
     World, look,
-    objects::{self, configmap},
-    stageset::{stage, stageset},
+    objects::{self, configmap, widget},
+    stageset::{StageSet, stage, stage_of, stageset},
 };
 
 /// Events the receiver decoded, or the requests it refused, about this world's namespace.
@@ -121,4 +121,97 @@ async fn a_receiver_that_is_down_delays_nothing() {
     let shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
     shop.until_ready_within(Duration::from_secs(5)).await;
     shop.until_event("Succeeded").await;
+}
+
+/// The revisions that the events of a reason are about, oldest first, once there are so many.
+async fn revisions(set: &StageSet<'_>, reason: &str, count: usize) -> Vec<String> {
+    let seen = look(Duration::from_secs(20), || async {
+        let mut events = set.events().await;
+        events.retain(|e| e["reason"] == reason);
+        events.sort_by_key(|e| e["eventTime"].to_string());
+        let of = |e: &Value| {
+            let revision = &e["metadata"]["annotations"]["stages.metio.wtf/revision"];
+            revision.as_str().unwrap_or_default().to_owned()
+        };
+        let revisions: Vec<String> = events.iter().map(of).collect();
+        if revisions.len() == count {
+            Ok(revisions)
+        } else {
+            Err(format!("{revisions:?}"))
+        }
+    });
+    seen.await
+        .unwrap_or_else(|seen| panic!("not {count} events {reason}: {seen}"))
+}
+
+/// What the sources offer by then is another matter.
+///
+/// Rules: contract 8.1, contract 8.2
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_names_the_revision_that_it_is_about() {
+    let world = World::start("events-revision").await;
+    let publish = async |color: &str| {
+        let text = widget("w", 1).replace("size: 1", &format!("size: 1\n  color: {color}"));
+        world.publish("app", &[("w.yaml", &text)]).await
+    };
+    let ready = async |generation: i64| {
+        let status = objects::widget_status(generation, true, false);
+        let widgets = objects::widgets();
+        world
+            .cluster
+            .patch_status(&widgets, &world.namespace, "w", status)
+            .await;
+    };
+    let first = publish("red").await;
+    let mut shop = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    shop.until_phase("app", "Verifying").await;
+    ready(1).await;
+    shop.until_rolled_out("app", &first).await;
+    let second = publish("green").await;
+    shop.until("the second under way", |s| {
+        stage_of(s, "app")["appliedRevision"] == second.as_str()
+    })
+    .await;
+    let third = publish("blue").await;
+    shop.until("the third known", |s| {
+        s["lastAttemptedRevisions"].to_string().contains(&third)
+    })
+    .await;
+    ready(2).await;
+    shop.until("the third under way", |s| {
+        stage_of(s, "app")["appliedRevision"] == third.as_str()
+    })
+    .await;
+    ready(3).await;
+    shop.until_rolled_out("app", &third).await;
+    let told = revisions(&shop, "Succeeded", 3).await;
+    assert_eq!(told, [&first[..], &second, &third]);
+    // Once more with the same revision, and with the same text.
+    shop.patch_spec(json!({ "stages": [{ "name": "app", "sourceRef": { "name": "app" }, "timeout": "9m" }] }))
+        .await;
+    shop.until_ready().await;
+    assert_eq!(revisions(&shop, "Succeeded", 4).await[3], third);
+    for _ in 0..2 {
+        shop.reconcile().await;
+    }
+    assert_eq!(shop.event_count("Succeeded").await, 4, "an unchanged Ready is no news");
+}
+
+/// Rules: contract 8.2
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_names_the_revision_of_its_stage() {
+    let world = World::start("events-stage").await;
+    world.publish("a", &[("m.yaml", &configmap("map", "1"))]).await;
+    let claim = objects::unbound_claim("never");
+    let bad = world.publish("b", &[("c.yaml", &claim)]).await;
+    let shop = stageset("shop")
+        .retry_interval("1s")
+        .stage(stage("a", "a"))
+        .stage(stage("b", "b").timeout("1s"))
+        .apply(&world)
+        .await;
+    shop.until_reason("StageFailed").await;
+    shop.until("tried again", |s| s["run"]["attempt"].as_i64() > Some(3))
+        .await;
+    assert_eq!(revisions(&shop, "StageFailed", 1).await, [bad]);
 }

@@ -445,6 +445,7 @@ async fn a_malformed_window_is_refused_and_never_open() {
         deny(soon(10), soon(5)),
         with(deny(soon(0), soon(5)), "schedule", json!("* * * * *")),
         recurring("* * * * *", "0s"),
+        recurring("0 0 31 2 *", "2562047h"),
         recurring("* * * *", "1h"),
         recurring("60 * * * *", "1h"),
         recurring("* * * * 7", "1h"),

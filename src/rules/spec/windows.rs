@@ -11,6 +11,17 @@ const ONCE: &str = "from and to (a window that happens once)";
 
 pub(super) fn check(report: &mut Report, spec: &StageSetSpec) {
     report.known("spec.windowScope", spec.window_scope.as_ref());
+    let count = spec.update_windows.len();
+    if count > window::MOST {
+        report.invalid(
+            "spec.updateWindows",
+            format!(
+                "has {count} windows, at most {} are allowed; join some of them",
+                window::MOST
+            ),
+        );
+        return;
+    }
     for (index, window) in spec.update_windows.iter().enumerate() {
         one(report, &format!("spec.updateWindows[{index}]"), window);
     }
@@ -56,6 +67,13 @@ fn recurring_window(report: &mut Report, path: &str, window: &UpdateWindow) {
     if let Some(length) = &window.duration {
         let path = format!("{path}.duration");
         match duration::positive(length.as_str()) {
+            Ok(Some(long)) if long > window::LONGEST.unsigned_abs() => report.invalid(
+                path,
+                format!(
+                    "\"{length}\" is longer than {}h (366 days); for a window that long, set from and to",
+                    window::LONGEST.as_hours()
+                ),
+            ),
             Ok(Some(_)) => {}
             Ok(None) => report.invalid(
                 path,

@@ -8,6 +8,8 @@ use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
+use super::Budget;
+
 /// How far ahead a start is looked for. Longer than the eight years between two leap days around 2100.
 const HORIZON: SignedDuration = SignedDuration::from_hours(24 * 366 * 9);
 
@@ -170,21 +172,21 @@ impl Schedule {
         })
     }
 
-    /// The first start after `after`; none within nine years.
-    pub fn next_start(&self, after: Timestamp) -> Option<Timestamp> {
+    /// The first start after `after`; none within nine years, or where the budget ends before one is found.
+    pub(super) fn next_start(&self, after: Timestamp, budget: &mut Budget) -> Option<Timestamp> {
         let horizon = after.checked_add(HORIZON).unwrap_or(Timestamp::MAX);
         // Starts lie on whole seconds, so the search can begin at the next one.
         let mut from = Timestamp::from_second(after.as_second().checked_add(1)?).ok()?;
-        while from <= horizon {
+        while from <= horizon && budget.spend(1) {
             let offset = self.zone.to_offset(from);
             let change = self.zone.following(from).next();
             let end = change.as_ref().map_or(horizon, |change| change.timestamp());
             let local_end = offset.to_datetime(end.min(horizon));
-            if let Some(start) = self.next_match(offset.to_datetime(from), local_end) {
+            if let Some(start) = self.next_match(offset.to_datetime(from), local_end, budget) {
                 return offset.to_timestamp(start).ok();
             }
             let change = change?;
-            if self.starts_at_gap(offset, change.offset(), change.timestamp()) {
+            if self.starts_at_gap(offset, change.offset(), change.timestamp(), budget) {
                 return Some(change.timestamp());
             }
             from = change.timestamp();
@@ -192,23 +194,23 @@ impl Schedule {
         None
     }
 
-    /// The latest start in `(after, until]`.
-    pub fn latest_start(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
+    /// The latest start in `(after, until]`; none where the budget ends before one is found.
+    pub(super) fn latest_start(&self, after: Timestamp, until: Timestamp, budget: &mut Budget) -> Option<Timestamp> {
         let mut until = until;
-        while until > after {
+        while until > after && budget.spend(1) {
             let offset = self.zone.to_offset(until);
             // Transitions strictly before the next nanosecond: the one that began this offset.
             let just_after = until.checked_add(SignedDuration::from_nanos(1)).ok()?;
             let change = self.zone.preceding(just_after).next();
             let begin = change.as_ref().map_or(Timestamp::MIN, |change| change.timestamp());
             let first = offset.to_datetime(begin.max(after));
-            if let Some(start) = self.last_match(first, offset.to_datetime(until)) {
+            if let Some(start) = self.last_match(first, offset.to_datetime(until), budget) {
                 let start = offset.to_timestamp(start).ok()?;
                 return (start > after).then_some(start);
             }
             let before = begin.checked_sub(SignedDuration::from_nanos(1)).ok()?;
             let earlier = self.zone.to_offset(before);
-            if begin > after && self.starts_at_gap(earlier, offset, begin) {
+            if begin > after && self.starts_at_gap(earlier, offset, begin, budget) {
                 return Some(begin);
             }
             until = before;
@@ -217,16 +219,16 @@ impl Schedule {
     }
 
     /// True where the clocks go forward at `change` and a fixed start lies in the skipped time.
-    fn starts_at_gap(&self, before: Offset, after: Offset, change: Timestamp) -> bool {
+    fn starts_at_gap(&self, before: Offset, after: Offset, change: Timestamp, budget: &mut Budget) -> bool {
         let skipped = (before.to_datetime(change), after.to_datetime(change));
-        !self.hours.interval && self.next_match(skipped.0, skipped.1).is_some()
+        !self.hours.interval && self.next_match(skipped.0, skipped.1, budget).is_some()
     }
 
     /// The first matching civil minute in `[from, end)`.
-    fn next_match(&self, from: DateTime, end: DateTime) -> Option<DateTime> {
+    fn next_match(&self, from: DateTime, end: DateTime, budget: &mut Budget) -> Option<DateTime> {
         let mut date = from.date();
         let mut earliest = round_up(from.time());
-        while date <= end.date() {
+        while date <= end.date() && budget.spend(1) {
             if self.matches_day(date)
                 && let Some(time) = earliest.and_then(|earliest| self.next_time(earliest))
             {
@@ -240,17 +242,17 @@ impl Schedule {
     }
 
     /// The last matching civil minute in `[first, until]`.
-    fn last_match(&self, first: DateTime, until: DateTime) -> Option<DateTime> {
+    fn last_match(&self, first: DateTime, until: DateTime, budget: &mut Budget) -> Option<DateTime> {
         let mut date = until.date();
         let mut latest = until.time();
-        while date >= first.date() {
+        while date >= first.date() && budget.spend(1) {
             if self.matches_day(date)
                 && let Some(time) = self.last_time(latest)
             {
                 let found = date.to_datetime(time);
                 return (found >= first).then_some(found);
             }
-            date = date.yesterday().ok()?;
+            date = self.previous_date(date)?;
             latest = Time::constant(23, 59, 59, 0);
         }
         None
@@ -262,6 +264,15 @@ impl Schedule {
             date.tomorrow().ok()
         } else {
             date.first_of_month().checked_add(1.month()).ok()
+        }
+    }
+
+    /// The day before, or the last of the previous month where this month does not match.
+    fn previous_date(&self, date: Date) -> Option<Date> {
+        if self.months.has(date.month()) {
+            date.yesterday().ok()
+        } else {
+            date.first_of_month().yesterday().ok()
         }
     }
 

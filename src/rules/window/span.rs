@@ -12,14 +12,14 @@ const MAX_JOINED_STARTS: usize = 10_000;
 const MAX_JOINED_TIME: SignedDuration = SignedDuration::from_hours(24 * 400);
 
 /// True while `at` is in `[start, start + length)` of some start.
-pub(super) fn is_active(schedule: &Schedule, length: SignedDuration, at: Timestamp) -> bool {
-    latest_start(schedule, length, at).is_some()
+pub(super) fn is_active(schedule: &Schedule, length: SignedDuration, at: Timestamp, budget: &mut Budget) -> bool {
+    latest_start(schedule, length, at, budget).is_some()
 }
 
 /// The latest start in `(at - length, at]`.
-fn latest_start(schedule: &Schedule, length: SignedDuration, at: Timestamp) -> Option<Timestamp> {
+fn latest_start(schedule: &Schedule, length: SignedDuration, at: Timestamp, budget: &mut Budget) -> Option<Timestamp> {
     let after = at.checked_sub(length).unwrap_or(Timestamp::MIN);
-    schedule.latest_start(after, at)
+    schedule.latest_start(after, at, budget)
 }
 
 /// The end of the activity at `at`, spans that touch or overlap joined; none where it is out of sight.
@@ -32,11 +32,9 @@ pub(super) fn active_until(
     let horizon = at.checked_add(MAX_JOINED_TIME).unwrap_or(Timestamp::MAX);
     let mut end = at;
     for _ in 0..MAX_JOINED_STARTS {
-        if !budget.spend(1) {
-            return None;
-        }
-        let Some(start) = latest_start(schedule, length, end) else {
-            return Some(end);
+        let Some(start) = latest_start(schedule, length, end, budget) else {
+            // Where the budget has ended, a later start may have been missed.
+            return (!budget.is_spent()).then_some(end);
         };
         end = start.checked_add(length).ok()?;
         if end > horizon {

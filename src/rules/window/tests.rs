@@ -187,6 +187,7 @@ fn windows_without_an_end_have_no_next_change_and_cost_little() {
 #[case(None, None, None, Some("2026-01-01T00:00:00Z"), WindowError::HalfAbsolute)]
 #[case(Some("@daily"), Some(0), None, None, WindowError::NotPositive(SignedDuration::ZERO))]
 #[case(Some("@daily"), Some(-1), None, None, WindowError::NotPositive(SignedDuration::from_mins(-1)))]
+#[case(Some("@daily"), Some(366 * 24 * 60 + 1), None, None, WindowError::TooLong(SignedDuration::from_mins(366 * 24 * 60 + 1)))]
 #[case(Some("@every 1h"), Some(0), None, None, WindowError::Schedule(ScheduleError::Every("@every 1h".into())))]
 fn malformed_windows_are_refused(
     #[case] schedule: Option<&str>,
@@ -284,21 +285,21 @@ proptest! {
     fn the_next_change_is_the_first(windows in prop::collection::vec(some_window(), 0..4), second in 1_767_225_600_i64..1_800_000_000) {
         let now = Timestamp::from_second(second).unwrap();
         let decision = decide(&windows, now);
-        prop_assert_eq!(decision.allowed, is_allowed(&windows, now));
+        prop_assert_eq!(decision.allowed, is_allowed(&windows, now, &mut Budget::ample()));
         let horizon = now.checked_add(SignedDuration::from_hours(24 * 40)).unwrap();
         let end = decision.next_change.unwrap_or(horizon);
         let length = end.duration_since(now);
         for part in 0..200_i32 {
             let probe = now.checked_add(length * part / 200).unwrap();
             if probe < end {
-                prop_assert_eq!(is_allowed(&windows, probe), decision.allowed, "at {}", probe);
+                prop_assert_eq!(is_allowed(&windows, probe, &mut Budget::ample()), decision.allowed, "at {}", probe);
             }
         }
         if let Some(change) = decision.next_change {
             prop_assert!(change > now);
-            prop_assert_eq!(is_allowed(&windows, change), !decision.allowed);
+            prop_assert_eq!(is_allowed(&windows, change, &mut Budget::ample()), !decision.allowed);
             let before = change.checked_sub(SignedDuration::from_nanos(1)).unwrap();
-            prop_assert_eq!(is_allowed(&windows, before.max(now)), decision.allowed);
+            prop_assert_eq!(is_allowed(&windows, before.max(now), &mut Budget::ample()), decision.allowed);
         }
     }
 }
@@ -313,4 +314,35 @@ fn windows_without_an_end_in_sight_are_given_up_soon() {
     let began = Instant::now();
     check(&windows, "2026-06-15T10:00:00Z", false, None);
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+}
+
+/// Whether a window is active is found by going back as long as it lasts: that counts too.
+///
+/// Rules: gates 2.3.2
+#[test]
+fn windows_that_last_long_and_never_come_are_given_up_soon() {
+    let year = LONGEST.as_mins();
+    // What never comes, although months match: their days are gone through one by one.
+    let never = "0 0 31 2,4,6,9,11 *";
+    let mut windows: Vec<Window> = (0..MOST - 2)
+        .map(|_| recurring(Effect::Deny, never, year, ""))
+        .collect();
+    // Each allowance is denied, and over before the denial is.
+    windows.push(recurring(Effect::Allow, "0 * * * *", 1, "Europe/Berlin"));
+    windows.push(recurring(Effect::Deny, "59 * * * *", 2, "Europe/Berlin"));
+    let mut budget = Budget(MAX_DAYS);
+    assert!(!windows[0].is_active(at("2026-06-15T10:00:00Z"), &mut budget));
+    assert!(MAX_DAYS - budget.0 >= 150, "every day of the months that match counts");
+    let began = Instant::now();
+    check(&windows, "2026-06-15T10:00:00Z", false, None);
+    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+}
+
+/// What is found with long windows is right all the same.
+#[test]
+fn a_window_of_a_year_is_active_to_its_last_moment() {
+    let allow = [recurring(Effect::Allow, "0 0 29 2 *", LONGEST.as_mins(), "")];
+    check(&allow, "2028-02-28T23:59:59Z", false, Some("2028-02-29T00:00:00Z"));
+    check(&allow, "2029-02-28T23:59:59Z", true, Some("2029-03-01T00:00:00Z"));
+    check(&allow, "2029-03-01T00:00:00Z", false, Some("2032-02-29T00:00:00Z"));
 }

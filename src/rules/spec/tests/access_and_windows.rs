@@ -176,10 +176,28 @@ fn recurring_windows() {
             &[length, "not positive"],
         );
     }
+    accepted(&window("schedule: '0 0 * * *', duration: 8784h"));
+    for length in ["8784h1ns", "2562047h"] {
+        refused(
+            "W8",
+            &window(&format!("schedule: '0 0 * * *', duration: {length}")),
+            &format!("{path}.duration"),
+            &[length, "8784h", "from and to"],
+        );
+    }
     refused(
         "W8",
         &window("schedule: '0 0 * * *', duration: long"),
         &format!("{path}.duration"),
         &["\"long\""],
     );
+}
+
+/// Rules: run 6 windows
+#[test]
+fn windows_are_counted() {
+    let one = "{type: Deny, schedule: '0 22 * * *', duration: 2h}";
+    let windows = |count: usize| format!("updateWindows: [{}]", vec![one; count].join(", "));
+    accepted(&windows(100));
+    refused("W9", &windows(101), "spec.updateWindows", &["101", "100"]);
 }
