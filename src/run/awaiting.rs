@@ -85,6 +85,10 @@ impl Pass<'_> {
             }
         };
         if let Ok(look) = &result {
+            // Noted by whoever looks first: the next look finds nothing new.
+            if look.changed {
+                self.memory.changed_at = Some(Timestamp::now());
+            }
             self.tell_denied(stage, &look.denied);
         }
         self.needed = needed;

@@ -473,9 +473,6 @@ impl Pass<'_> {
             Ok(look) => look,
             Err(failure) => return Ok(Flow::End(self.failed(at, failure)?)),
         };
-        if look.changed {
-            self.memory.changed_at = Some(Timestamp::now());
-        }
         match look.overall() {
             Overall::Ready => {
                 self.enter(at, StagePhase::Ready, Step::Done);
