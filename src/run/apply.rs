@@ -220,7 +220,7 @@ impl Applier<'_> {
         {
             return Ok(None);
         }
-        let sent = content_hash(&conflict.object);
+        let sent = content_hash(&conflict.object, &self.ignore);
         let applied = self
             .tenant
             .apply(&conflict.object, FIELD_MANAGER, false)
@@ -252,7 +252,7 @@ impl Applier<'_> {
         let target = Target::of(&object).map_err(|e| failed(&e))?;
         let id = ObjectId::of(&object).ok_or_else(|| Failure::retried("apply", format!("{target} has no identity")))?;
         self.join_applyset(&mut object);
-        let sent = content_hash(&object);
+        let sent = content_hash(&object, &self.ignore);
         let (key, served) = self.key(&target).await?;
         if let Some(known) = before.as_ref().filter(|k| k.sent == sent && !k.skipped)
             && known.readiness.is_ready()

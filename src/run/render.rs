@@ -18,6 +18,7 @@ use crate::cluster::watch::Owner;
 use crate::cluster::{self, Target, Tenant};
 use crate::manifest::substitute::substitute_objects;
 use crate::manifest::{self, BuildOptions, PatchTarget, StagePatch, tree::FileTree};
+use crate::rules::drift::IgnoreRule;
 use crate::rules::inventory::ObjectId;
 use crate::source::{Artifact, Tree};
 
@@ -330,9 +331,13 @@ fn stamp(object: &mut Value, owner: &Owner, stage: &str) {
     }
 }
 
-/// Hash of what is sent for an object.
-pub fn content_hash(object: &Value) -> u64 {
+/// Hash of what is sent for an object, and of the rules by which parts of it are left to others: without one of them the
+/// same object means something else.
+pub fn content_hash(object: &Value, ignore: &[IgnoreRule]) -> u64 {
     let mut hasher = DefaultHasher::new();
     object.to_string().hash(&mut hasher);
+    for rule in ignore.iter().filter(|rule| rule.matches(object)) {
+        rule.paths().hash(&mut hasher);
+    }
     hasher.finish()
 }

@@ -254,7 +254,7 @@ impl Observer<'_> {
         if let Some(sent) = sent.filter(|_| drifted.is_none()) {
             known.compared = known.version;
             // Found equal: after a restart it is as good as sent by this process.
-            known.sent = content_hash(sent);
+            known.sent = content_hash(sent, self.ignore);
         }
         Ok((known, drifted))
     }
@@ -268,7 +268,7 @@ impl Observer<'_> {
         known.rules = self.judge.rules(id);
         known.settles_at = None;
         if let Some(sent) = sent.filter(|_| done) {
-            known.sent = content_hash(sent);
+            known.sent = content_hash(sent, self.ignore);
             return (known, None);
         }
         (known, sent.map(|_| Vec::new()))

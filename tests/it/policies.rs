@@ -166,6 +166,32 @@ async fn an_ignored_field_stays_with_whoever_sets_it_and_the_rest_is_corrected()
     assert_eq!(live["spec"]["template"]["spec"]["containers"][0]["image"], "web:1");
 }
 
+/// A watch vouches for the object since it was last compared, under the rule that is gone.
+///
+/// Rules: decisions 1.4, run 20 correct
+#[tokio::test(flavor = "multi_thread")]
+async fn a_field_that_is_not_ignored_any_more_is_put_back() {
+    let world = World::start("ignore-ends").await;
+    world.publish("app", &[("map.yaml", &configmap("map", "ours"))]).await;
+    let mut app = stageset("app")
+        .set("ignore", json!([{ "paths": ["/data/value"] }]))
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
+    app.until_ready().await;
+    let edit = json!({ "data": { "value": "theirs" } });
+    world
+        .cluster
+        .patch(&objects::configmaps(), &world.namespace, "map", edit)
+        .await;
+    app.reconcile().await;
+    app.reconcile().await;
+    assert_eq!(world.config_value("map").await.as_deref(), Some("theirs"));
+    app.patch_spec(json!({ "ignore": null })).await;
+    app.until_ready().await;
+    assert_eq!(world.config_value("map").await.as_deref(), Some("ours"));
+}
+
 /// Rules: run 16.4 kubectl, run B23
 #[tokio::test(flavor = "multi_thread")]
 async fn what_kubectl_applied_before_is_taken_over() {
