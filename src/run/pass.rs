@@ -203,7 +203,7 @@ impl<'a> Pass<'a> {
             }
         };
         let end = self.explain_denial(end).await;
-        Ok(self.with_care(end))
+        Ok(self.with_care(self.give_way(end)))
     }
 
     fn use_up_override(&mut self) {
@@ -341,6 +341,7 @@ impl<'a> Pass<'a> {
             },
         });
         self.artifacts = offered;
+        self.outdated = false;
         self.memory.changed_at = None;
         self.memory.polls = 0;
         for at in 0..spec.stages.len() {

@@ -341,6 +341,24 @@ async fn a_run_that_keeps_moving_is_not_cut_off_by_something_newer() {
     set.until_rolled_out("app", &revision).await;
 }
 
+/// What is newer and known already does not wait for the retry of a run that fails in front of it.
+///
+/// Rules: decisions 3.4
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_fails_while_something_newer_waits_is_replaced_at_once() {
+    let world = World::start("replace-fails").await;
+    world.publish("app", &[("claim.yaml", &unbound_claim("never"))]).await;
+    let set = stageset("shop")
+        .retry_interval("1h")
+        .stage(stage("app", "app").timeout("6s"))
+        .apply(&world)
+        .await;
+    set.until_phase("app", "Verifying").await;
+    let took = time_to_replace(&world, "app", "good").await;
+    assert!(took < Duration::from_secs(12), "it took {took:?}");
+    set.until_ready().await;
+}
+
 /// Rules: run B12 early, decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standing_revision_is_replaced_within_a_second() {
