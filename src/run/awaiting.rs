@@ -1,6 +1,6 @@
 //! Waiting for a stage: what is looked at, how long, and what a failed run rests on (run 18).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -14,6 +14,7 @@ use super::verify::{Mode, OPERATION as VERIFY, Observer};
 use crate::api::reason::Class;
 use crate::api::{Reason, Stage, StagePhase, Step, TimeoutPolicy};
 use crate::cluster::Tenant;
+use crate::cluster::watch::WatchKey;
 use crate::rules::condition::Situation;
 use crate::rules::inventory::ObjectId;
 use crate::rules::next::Held;
@@ -95,6 +96,39 @@ impl Pass<'_> {
         self.memory.stages.insert(stage.name.clone(), memory);
         self.memory.looked_at = Some(Instant::now());
         result
+    }
+
+    /// Looks at what `readyChecks.checks` names beside the stage's own objects, and adds it to a look at those: a release is
+    /// what it waited for, for as long as it is in place.
+    pub(super) async fn tend_named(
+        &self,
+        stage: &Stage,
+        tenant: &Tenant,
+        mode: Mode,
+        memory: &mut StageMemory,
+        needed: &mut HashSet<WatchKey>,
+        look: &mut super::verify::Look,
+    ) -> Result<(), Failure> {
+        let checks = stage.ready_checks.as_ref();
+        let Some(checks) = checks.filter(|c| !c.disable_wait && !c.checks.is_empty()) else {
+            return Ok(());
+        };
+        let judge = Judge::of(stage, &self.owner.namespace)?;
+        let mut named = self.named(&checks.checks, memory, tenant).await;
+        named.retain(|_, known| known.alone);
+        let found = self
+            .observer(tenant, &judge, mode)
+            .look(&mut named, needed, None)
+            .await?;
+        for known in named.values_mut() {
+            // There is nothing to compare it with.
+            known.compared = known.version;
+        }
+        memory.named = named;
+        look.awaited.extend(found.awaited);
+        look.denied.extend(found.denied);
+        look.again = look.again.min(found.again);
+        Ok(())
     }
 
     /// The objects that `readyChecks.checks` names.

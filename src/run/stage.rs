@@ -32,7 +32,8 @@ const SERVED_WITHIN: Duration = Duration::from_secs(10);
 /// The watch that covers an object.
 fn watch_key(tenant: &Tenant, id: &ObjectId, known: &Known) -> WatchKey {
     let target = target_of(id, &known.api_version);
-    WatchKey::of(
+    let of = if known.alone { WatchKey::by_name } else { WatchKey::of };
+    of(
         tenant.cluster().key(),
         tenant.identity(),
         &target,
@@ -84,7 +85,8 @@ impl Pass<'_> {
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return;
         };
-        let keys = memory.objects.iter().map(|(id, known)| watch_key(&tenant, id, known));
+        let objects = memory.objects.iter().chain(&memory.named);
+        let keys = objects.map(|(id, known)| watch_key(&tenant, id, known));
         self.needed.extend(keys);
     }
 
@@ -96,10 +98,10 @@ impl Pass<'_> {
             let tenant = self.tenant(stage);
             let judge = Judge::of(stage, &self.owner.namespace).ok();
             let awaited = |id: &ObjectId| judge.as_ref().is_some_and(|judge| judge.awaits(id));
-            let objects = self.memory.stages.get(&stage.name).map(|m| &m.objects);
-            objects
+            let memory = self.memory.stages.get(&stage.name);
+            memory
                 .into_iter()
-                .flatten()
+                .flat_map(|memory| memory.objects.iter().chain(&memory.named))
                 .filter(|(_, known)| !known.skipped)
                 .any(|(id, known)| {
                     let key = watch_key(&tenant, id, known);

@@ -214,9 +214,16 @@ impl Pass<'_> {
         let mode = if full { Mode::Full } else { self.watched_mode() };
         let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
         let mut needed = std::mem::take(&mut self.needed);
-        let result = self
+        let mut result = self
             .tend_objects(at, stage, tenant, mode, &mut memory, &mut needed)
             .await;
+        if let Ok(look) = &mut result
+            && let Err(failure) = self
+                .tend_named(stage, tenant, mode, &mut memory, &mut needed, look)
+                .await
+        {
+            result = Err(failure);
+        }
         self.needed = needed;
         self.memory.stages.insert(stage.name.clone(), memory);
         self.memory.looked_at = Some(Instant::now());
