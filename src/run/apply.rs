@@ -60,6 +60,8 @@ pub struct Applier<'a> {
     pub ignore: Vec<IgnoreRule>,
     /// Objects that no record named before this apply: most likely there are none yet.
     pub new: BTreeSet<ObjectId>,
+    /// When the run under way began.
+    pub began: Option<Timestamp>,
     /// Whether one of those was there and carried our labels.
     pub met_own: AtomicBool,
     /// Collects the objects whose apply got no answer.
@@ -328,7 +330,15 @@ impl Applier<'_> {
         let (object, live) = (&found.object, found.live.as_ref());
         let mode = optout::mode(object, live);
         let kept = before_apply(&self.policy, object, live.is_some()) == BeforeApply::KeepExisting;
-        if kept || mode == Mode::Ignore || (mode == Mode::IfNotPresent && live.is_some()) {
+        let kept = kept || (mode == Mode::IfNotPresent && live.is_some());
+        if let Some(live) = live.filter(|_| kept && mode != Mode::Ignore)
+            && self.is_as_made(&found, live)
+        {
+            let before = found.before.as_ref();
+            let known = self.learn(&found.place(), live, found.sent, before).await;
+            return Ok(Step::Done(found.id, known, Change::Unchanged));
+        }
+        if kept || mode == Mode::Ignore {
             let skipped = Known::skipped(&found.target, live, found.sent);
             return Ok(Step::Done(found.id, skipped, Change::Skipped));
         }
@@ -349,6 +359,13 @@ impl Applier<'_> {
             return Ok(Step::Done(found.id, known, Change::Unchanged));
         }
         self.send(found, outgoing, mode).await
+    }
+
+    /// Whether an object that may not be touched is there because we made it, in this run or as it is to be made now: then
+    /// it is waited for like any other.
+    fn is_as_made(&self, found: &Found, live: &Value) -> bool {
+        let before = found.before.as_ref().filter(|k| !k.skipped && k.sent == found.sent);
+        treatment::is_made_since(live, &self.me(), self.began) || before.is_some_and(|k| k.uid == uid(live))
     }
 
     /// Applies one object that has to be applied; `outgoing` is without what is left to others.

@@ -414,6 +414,7 @@ impl Pass<'_> {
             policy: super::treatment::policy(stage),
             ignore: super::treatment::ignore(&self.set.spec, stage)?,
             new: BTreeSet::new(),
+            began: self.status.run.as_ref().map(|run| run.started_at.0),
             met_own: AtomicBool::new(false),
             doubts: self.memory.doubts.clone(),
         })

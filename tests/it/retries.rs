@@ -81,6 +81,36 @@ async fn each_retry_is_a_new_attempt_with_a_new_clock() {
     assert_eq!(set.event_count("StageFailed").await, 1, "the same failure is told once");
 }
 
+/// What a run has made itself is no older than the run: the next attempt waits for it as the first one did.
+///
+/// Rules: run 16.5 ssa, run 16.6 keep, decisions 3.3
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_made_and_may_not_touch_again_is_waited_for_in_every_attempt() {
+    let world = World::start("own-kept").await;
+    let once = unbound_claim("once").replace(
+        "  name: once\n",
+        "  name: once\n  annotations: { stages.metio.wtf/ssa: IfNotPresent }\n",
+    );
+    let keep = json!({ "default": "KeepExisting" });
+    for (name, manifest, policy) in [("once", once, json!({})), ("kept", unbound_claim("kept"), keep)] {
+        world.publish(name, &[("claim.yaml", &manifest)]).await;
+        let set = stageset(name)
+            .retry_interval("1s")
+            .stage(stage("app", name).timeout("2s").set("conflictPolicy", policy))
+            .apply(&world)
+            .await;
+        let status = set
+            .until("a third attempt that waits", |s| {
+                s["run"]["attempt"].as_i64() >= Some(3) && stage_of(s, "app")["waitingFor"].to_string().contains(name)
+            })
+            .await;
+        let ready = condition_of(&status, "Ready").expect("Ready");
+        assert_ne!(ready["status"], "True", "{ready}");
+        set.delete().await;
+        set.until_gone().await;
+    }
+}
+
 /// Rules: run 19.3.4, run B14
 #[tokio::test(flavor = "multi_thread")]
 async fn one_failed_delete_stops_no_other() {
