@@ -298,7 +298,9 @@ impl Applier<'_> {
         {
             return Ok(Step::Done(found.id, done.clone(), Change::Unchanged));
         }
-        if found.live.as_ref().is_some_and(is_deleting) {
+        // What is left alone may go as it likes.
+        let waits = |live: &&Value| is_deleting(live) && optout::mode(&found.object, Some(live)) != Mode::Ignore;
+        if found.live.as_ref().filter(waits).is_some() {
             return Ok(Step::Leaving(found.id, Known::leaving(&found.target, before)));
         }
         self.treat(found).await
