@@ -8,14 +8,14 @@ use jiff::Timestamp;
 use super::context::{Known, StageMemory};
 use super::judge::Judge;
 use super::notify::Notice;
-use super::outcome::{End, Failure, Stop, Wake};
+use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
 use super::verify::{Mode, OPERATION as VERIFY, Observer};
 use crate::api::reason::Class;
 use crate::api::{Reason, Stage, StagePhase, Step, TimeoutPolicy};
 use crate::cluster::Tenant;
 use crate::cluster::watch::WatchKey;
-use crate::rules::condition::Situation;
+use crate::rules::condition::{MAX_MESSAGE, READY, RECONCILING, STALLED, Situation, cut};
 use crate::rules::inventory::ObjectId;
 use crate::rules::next::Held;
 use crate::rules::readiness::{Awaited, Overall, Readiness};
@@ -246,47 +246,47 @@ impl Pass<'_> {
             .step_started_at
             .as_ref()
             .map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
-        let message = self
-            .stored_message()
-            .unwrap_or_else(|| format!("stage \"{}\" {}", entry.name, entry.message.clone().unwrap_or_default()));
-        let terminal = self.set.status.as_ref().is_some_and(|s| {
-            s.conditions
-                .iter()
-                .any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
-        });
-        let reason = self.stored_reason().unwrap_or(crate::api::Reason::StageFailed);
         let wake = Wake::In(self.again_in(at, waited));
         Ok(End {
-            situation: if terminal {
-                Situation::Terminal { reason, message }
-            } else {
-                Situation::Failed { reason, message }
-            },
+            situation: self.failure_of(at),
             wake,
         })
     }
 
-    /// What Ready says of the failure already.
-    fn stored_message(&self) -> Option<String> {
-        self.stored_reason()?;
-        let conditions = &self.set.status.as_ref()?.conditions;
-        let told = conditions.iter().find(|c| {
-            matches!(
-                c.type_.as_str(),
-                crate::rules::condition::RECONCILING | crate::rules::condition::STALLED
-            )
-        })?;
-        Some(told.message.clone())
+    /// What a stage failed with, by its own entry: the conditions may still speak of a trouble that came later and is over.
+    fn failure_of(&self, at: usize) -> Situation {
+        let entry = &self.status.stages[at];
+        let told = entry.message.as_deref().unwrap_or_default();
+        // The second where no operation is named.
+        let forms = [" ", ": "].map(|joint| cut(format!("stage \"{}\"{joint}{told}", entry.name), MAX_MESSAGE));
+        let stored = self.stored_failure().filter(|(_, message, _)| forms.contains(message));
+        let reason = self.memory.reasons.get(&entry.name).copied();
+        let reason = reason.or(stored.as_ref().map(|(reason, ..)| *reason));
+        let terminal = match self.memory.remedies.get(&entry.name) {
+            Some(remedy) => *remedy == Remedy::Change,
+            None => stored.as_ref().is_some_and(|(.., terminal)| *terminal),
+        };
+        let [usual, _] = forms;
+        let message = stored.map_or(usual, |(_, message, _)| message);
+        let reason = reason.unwrap_or(Reason::StageFailed);
+        if terminal {
+            Situation::Terminal { reason, message }
+        } else {
+            Situation::Failed { reason, message }
+        }
     }
 
-    fn stored_reason(&self) -> Option<crate::api::Reason> {
-        let status = self.set.status.as_ref()?;
-        let ready = status
-            .conditions
+    /// What the conditions say of a failure: its reason, its text, and whether no retry can help.
+    fn stored_failure(&self) -> Option<(Reason, String, bool)> {
+        let conditions = &self.set.status.as_ref()?.conditions;
+        let ready = conditions.iter().find(|c| c.type_ == READY)?;
+        let reason = Reason::from_word(&ready.reason);
+        let reason = reason.filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))?;
+        let told = conditions
             .iter()
-            .find(|c| c.type_ == crate::rules::condition::READY)?;
-        crate::api::Reason::from_word(&ready.reason)
-            .filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))
+            .find(|c| matches!(c.type_.as_str(), RECONCILING | STALLED))?;
+        let terminal = told.type_ == STALLED && told.status == "True";
+        Some((reason, told.message.clone(), terminal))
     }
 
     /// The bound of the verify phase and the field it comes from.

@@ -112,6 +112,8 @@ pub struct Memory {
     pub corrected_at: HashMap<ObjectId, Instant>,
     /// What can be done about the last failure of each stage.
     pub remedies: HashMap<String, Remedy>,
+    /// The reason of that failure.
+    pub reasons: HashMap<String, crate::api::Reason>,
     /// When each stage that a run is through with has its turn again while the run waits at another.
     pub turns: HashMap<String, Turn>,
     /// When a stage that failed before a restart is tried again.

@@ -538,6 +538,7 @@ impl<'a> Pass<'a> {
         entry.waiting_for = None;
         entry.message = Some(failure.told());
         self.memory.remedies.insert(name.clone(), failure.remedy);
+        self.memory.reasons.insert(name.clone(), failure.reason);
         self.memory.attempt_due = None;
         if at < self.artifacts.len() {
             let inputs = self.inputs(at);

@@ -8,7 +8,7 @@ use crate::support::{
     Archive, ControlPlane, Match, Verb, When, World, archive,
     artifacts::Answer,
     objects::{self, configmap, multi, unbound_claim},
-    stageset::{condition_of, stage, stage_of, stageset},
+    stageset::{condition_of, stage, stage_from, stage_of, stageset},
 };
 
 /// What no retry can mend is not tried at the retry interval, and comes back at the interval all the same.
@@ -109,6 +109,49 @@ async fn what_a_run_made_and_may_not_touch_again_is_waited_for_in_every_attempt(
         set.delete().await;
         set.until_gone().await;
     }
+}
+
+/// A trouble of another kind that came later and is over leaves nothing behind: what failed is told again.
+///
+/// Rules: decisions 2 failed
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_run_says_why_again_once_a_later_trouble_is_over() {
+    let mut world = World::builder("later-trouble").without_controller().start().await;
+    let there = world.another_namespace("b").await;
+    let flag = format!("--watch-namespaces={},{there}", world.namespace);
+    world.set_flag("--watch-namespaces", &flag);
+    world.start_controller().await;
+    let bytes = Archive::of(&[("claim.yaml", &unbound_claim("never"))]).gzip();
+    let status = crate::support::world::artifact_status(
+        &world.artifacts.put("far.tar.gz", Answer::Bytes(bytes.clone().into())),
+        "v1",
+        &archive::sha256(&bytes),
+        true,
+    );
+    let artifacts = objects::external_artifacts();
+    let object = json!({ "apiVersion": artifacts.api_version, "kind": "ExternalArtifact", "metadata": { "name": "far" }, "spec": {} });
+    let publish = async || {
+        world.cluster.apply(&object, &there).await;
+        world
+            .cluster
+            .patch_status(&artifacts, &there, "far", status.clone())
+            .await;
+    };
+    publish().await;
+    let source = json!({ "name": "far", "namespace": there });
+    let set = stageset("app")
+        .retry_interval("1h")
+        .stage(stage_from("app", source).timeout("2s"))
+        .apply(&world)
+        .await;
+    set.until_reason("StageFailed").await;
+    let before = set.message().await;
+    world.cluster.delete(&artifacts, &there, "far").await;
+    set.until_reason("ResolveFailed").await;
+    publish().await;
+    set.until_reason("StageFailed").await;
+    assert_eq!(set.message().await, before);
+    assert_eq!(set.status().await["run"]["attempt"], 1, "it rests");
 }
 
 /// Rules: run 19.3.4, run B14
