@@ -7,7 +7,6 @@ use jiff::Timestamp;
 
 use super::context::{Known, StageMemory};
 use super::judge::Judge;
-use super::notify::Notice;
 use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
 use super::verify::{Mode, OPERATION as VERIFY, Observer};
@@ -223,9 +222,7 @@ impl Pass<'_> {
                     stage.name
                 );
                 tracing::warn!(stage = stage.name, why, "objects are polled: they cannot be watched");
-                self.ctx
-                    .notifier
-                    .send(Notice::about(&self.set, Reason::WatchForbidden, true, note));
+                self.tell(Reason::WatchForbidden, true, &note);
             }
         }
     }

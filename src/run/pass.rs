@@ -440,6 +440,8 @@ impl<'a> Pass<'a> {
 
     /// Writes the status with the conditions of `situation`.
     pub(super) async fn write(&mut self, situation: &Situation) -> Result<(), Stop> {
+        self.mask_stages();
+        let situation = &situation.clone().saying(self.mask(situation.message()));
         let generation = self.set.metadata.generation.unwrap_or_default();
         let base = &self.ctx.config.runbook_base_url;
         let before = self
@@ -469,6 +471,7 @@ impl<'a> Pass<'a> {
     async fn finish(mut self, end: End) -> Result<Wake, Stop> {
         let namespace = &self.owner.namespace;
         self.publish_stages();
+        self.mask_stages();
         let progress = matches!(end.situation, Situation::Unfinished { .. });
         let too_soon = self
             .memory

@@ -312,8 +312,7 @@ impl Pass<'_> {
         let told = (crate::api::Reason::HelmHookApplied, note.clone());
         if self.memory.told_hooks.as_ref() != Some(&told) {
             self.memory.told_hooks = Some(told);
-            let notice = super::notify::Notice::about(&self.set, crate::api::Reason::HelmHookApplied, true, note);
-            self.ctx.notifier.send(notice);
+            self.tell(crate::api::Reason::HelmHookApplied, true, &note);
         }
     }
 

@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::apply::Change;
 use super::context::{Known, StageMemory};
 use super::judge::Judge;
-use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed, jittered};
 use super::record::{self, parent_name};
@@ -332,9 +331,7 @@ impl Pass<'_> {
         let told = (Reason::DriftDeferred, note.clone());
         if self.memory.told_waits.as_ref() != Some(&told) {
             self.memory.told_waits = Some(told);
-            self.ctx
-                .notifier
-                .send(Notice::about(&self.set, Reason::DriftDeferred, true, note.clone()));
+            self.tell(Reason::DriftDeferred, true, &note);
         }
         self.status
             .stages
@@ -419,9 +416,7 @@ impl Pass<'_> {
             self.memory.corrected_at.insert((*id).clone(), Instant::now());
             let changes = look.drifted.get(*id).map(Vec::as_slice).unwrap_or_default();
             for found in self.memory.loops.observe(id, changes) {
-                self.ctx
-                    .notifier
-                    .send(Notice::about(&self.set, Reason::DriftLoop, true, found.to_string()));
+                self.tell(Reason::DriftLoop, true, &found.to_string());
             }
         }
         self.tell_corrected(stage, &put_back);
@@ -436,9 +431,7 @@ impl Pass<'_> {
         let names = names.join(", ");
         tracing::warn!(stage = stage.name, objects = names, "drift corrected");
         let note = format!("stage \"{}\": put back {names}", stage.name);
-        self.ctx
-            .notifier
-            .send(Notice::about(&self.set, Reason::DriftCorrected, true, note));
+        self.tell(Reason::DriftCorrected, true, &note);
     }
 
     /// After a restart: what is recorded is what was deployed; it is looked at anew.
