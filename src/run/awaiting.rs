@@ -332,7 +332,15 @@ impl Pass<'_> {
     }
 
     /// Bounds a wait: past its bound the stage fails; before it, a timer ends it in time.
-    pub(super) fn bounded(&mut self, at: usize, stage: &Stage, end: End, operation: &'static str) -> Result<End, Stop> {
+    /// One that `slow` says is only slow goes on where it is told to.
+    pub(super) fn bounded(
+        &mut self,
+        at: usize,
+        stage: &Stage,
+        end: End,
+        operation: &'static str,
+        slow: bool,
+    ) -> Result<End, Stop> {
         let now = Timestamp::now();
         let (bound, origin) = self.bound(stage);
         let began = self.status.stages[at].step_started_at.clone();
@@ -340,7 +348,7 @@ impl Pass<'_> {
         let Some(rest) = bound.checked_sub(waited).filter(|r| !r.is_zero()) else {
             let waiting = self.status.stages[at].waiting_for.clone().unwrap_or_default();
             let message = format!("timeout waiting for: {waiting} (bound {bound:?}, from {origin})");
-            if operation == VERIFY && self.holds_on(stage) {
+            if slow && self.holds_on(stage) {
                 return Ok(End {
                     situation: Situation::Held {
                         reason: crate::api::Reason::StageProgressing,

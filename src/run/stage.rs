@@ -179,7 +179,7 @@ impl Pass<'_> {
                 let again = self.watch_unready(&tenant, stage).await;
                 self.memory.polls = self.memory.polls.saturating_add(1);
                 let end = self.unfinished(at, &format!("waits for {waiting}"), Wake::In(again));
-                Ok(Flow::End(self.bounded(at, stage, end, "apply")?))
+                Ok(Flow::End(self.bounded(at, stage, end, "apply", false)?))
             }
             Ok(None) => {
                 let entry = &mut self.status.stages[at];
@@ -492,7 +492,9 @@ impl Pass<'_> {
                 let message = name_blockers(&failed, NAMED);
                 Ok(Flow::End(self.failed(at, Failure::retried(VERIFY, message))?))
             }
-            Overall::Failed(waiting) | Overall::Waiting(waiting) => {
+            overall @ (Overall::Failed(_) | Overall::Waiting(_)) => {
+                let slow = matches!(overall, Overall::Waiting(_));
+                let waiting = overall.blocking();
                 let mut blocking = name_blockers(&waiting, NAMED);
                 if let Some(denied) = look.denied.iter().next() {
                     blocking.push_str(&format!(" (polled: {denied})"));
@@ -500,7 +502,7 @@ impl Pass<'_> {
                 self.status.stages[at].waiting_for = Some(blocking.clone());
                 self.memory.polls = self.memory.polls.saturating_add(1);
                 let end = self.unfinished(at, &format!("waits for {blocking}"), Wake::In(look.again));
-                Ok(Flow::End(self.bounded(at, stage, end, VERIFY)?))
+                Ok(Flow::End(self.bounded(at, stage, end, VERIFY, slow)?))
             }
         }
     }
