@@ -1,6 +1,7 @@
 //! Waiting for a stage: what is looked at, how long, and what a failed run rests on (run 18).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -30,6 +31,17 @@ impl Pass<'_> {
         }
     }
 
+    /// How a verify under way looks: all at once where its bound is over, so that what is told then is what there is.
+    pub(super) fn verify_mode(&self, at: usize, stage: &Stage) -> Mode {
+        let began = self.status.stages[at].step_started_at.as_ref();
+        let over = began.is_some_and(|began| elapsed(began, Timestamp::now()) >= self.bound(stage).0);
+        if over && !self.holds_on(stage) {
+            Mode::Net
+        } else {
+            self.watched_mode()
+        }
+    }
+
     /// A look at the objects of a stage.
     pub(super) fn observer<'b>(&'b self, tenant: &'b Tenant, judge: &'b Judge, mode: Mode) -> Observer<'b> {
         Observer {
@@ -39,6 +51,7 @@ impl Pass<'_> {
             judge,
             polls: self.memory.polls,
             mode,
+            explained: AtomicUsize::new(0),
             ignore: &[],
         }
     }

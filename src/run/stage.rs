@@ -141,7 +141,7 @@ impl Pass<'_> {
             {
                 return Ok(Flow::End(self.failed(at, failure)?));
             }
-            return self.verify(at, stage, self.watched_mode()).await;
+            return self.verify(at, stage, self.verify_mode(at, stage)).await;
         }
         self.apply(at, stage, inputs).await
     }

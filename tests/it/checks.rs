@@ -204,6 +204,19 @@ async fn a_bound_that_holds_does_not_hold_what_has_failed() {
     assert_eq!(set.event_count("StageProgressing").await, 0);
 }
 
+/// Rules: run 18.2 message
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workload_that_does_not_start_says_what_its_pods_wait_for() {
+    let world = World::start("says-pods").await;
+    let crashing = with_pods("web", "testenv.metio.wtf/pod: crashloop");
+    world.publish("app", &[("web.yaml", &crashing)]).await;
+    let (message, _) = fails(&world, "app", stage("app", "app").timeout("8s")).await;
+    assert!(
+        message.contains("Deployment") && message.contains("CrashLoopBackOff"),
+        "{message}"
+    );
+}
+
 /// Rules: run 27.5, run 18.2 fail-fast
 #[tokio::test(flavor = "multi_thread")]
 async fn one_failed_object_ends_the_wait_for_all_others() {
