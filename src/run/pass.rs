@@ -256,6 +256,7 @@ impl<'a> Pass<'a> {
 
     /// One status entry for each stage of the spec, in its order; entries of stages that left are dropped.
     fn merge_stages(&mut self) {
+        self.memory.keep_stages(&self.set.spec.stages);
         let known = std::mem::take(&mut self.status.stages);
         self.status.stages = self
             .set
