@@ -138,6 +138,39 @@ async fn a_held_prune_gives_way_to_something_newer_that_was_known_before() {
     .await;
 }
 
+/// A run that was through with all its stages and is at the first again still looks after the second.
+///
+/// Rules: run 20 correct
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stage_behind_an_unfinished_one_is_looked_after() {
+    let world = World::builder("behind").flag("--prune-guard-min=2").start().await;
+    let maps = |names: &[&str]| multi(&names.iter().map(|n| configmap(n, "ours")).collect::<Vec<_>>());
+    let (good, never) = (configmap("first", "ours"), unbound_claim("never"));
+    world
+        .publish("one", &[("good/m.yaml", &good), ("bad/c.yaml", &never)])
+        .await;
+    world.publish("two", &[("m.yaml", &maps(&["a", "b", "second"]))]).await;
+    let mut set = stageset("app")
+        .set("driftDetectionInterval", json!("2s"))
+        .retry_interval("1h")
+        .stage(stage("one", "one").path("good"))
+        .stage(stage("two", "two"))
+        .apply(&world)
+        .await;
+    set.until_ready().await;
+    world.publish("two", &[("m.yaml", &maps(&["second"]))]).await;
+    set.until_reason("PruneHeld").await;
+    let stages = json!([
+        { "name": "one", "sourceRef": { "name": "one" }, "path": "bad" },
+        { "name": "two", "sourceRef": { "name": "two" } },
+    ]);
+    set.patch_spec(json!({ "stages": stages })).await;
+    set.until_phase("one", "Verifying").await;
+    edit(&world, "second").await;
+    until_value(&world, "second", "ours").await;
+    assert_eq!(set.stage("one").await["phase"], "Verifying");
+}
+
 /// Rules: run 18.4 bound
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_verify_makes_anew_what_is_deleted_and_begins_again_on_request() {
