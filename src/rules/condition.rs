@@ -63,6 +63,20 @@ impl Situation {
         }
     }
 
+    /// The same with another message.
+    #[must_use]
+    pub fn saying(mut self, text: String) -> Self {
+        match &mut self {
+            Self::Unfinished { message }
+            | Self::Succeeded { message }
+            | Self::Held { message, .. }
+            | Self::Failed { message, .. }
+            | Self::Terminal { message, .. }
+            | Self::Suspended { message } => *message = text,
+        }
+        self
+    }
+
     fn ready(&self) -> &'static str {
         match self {
             Self::Unfinished { .. } => "Unknown",

@@ -181,6 +181,16 @@ pub enum Overall {
     Waiting(Vec<Awaited>),
 }
 
+impl Overall {
+    /// What keeps the set from being ready.
+    pub fn blocking(self) -> Vec<Awaited> {
+        match self {
+            Overall::Ready => Vec::new(),
+            Overall::Failed(some) | Overall::Waiting(some) => some,
+        }
+    }
+}
+
 /// Sums up verdicts: one failure fails the set, else anything not current keeps it waiting.
 pub fn overall(awaited: impl IntoIterator<Item = Awaited>) -> Overall {
     let (failed, rest): (Vec<_>, Vec<_>) = awaited.into_iter().partition(|one| one.readiness.is_failed());

@@ -17,7 +17,8 @@ pub fn mask<'a>(text: &str, secrets: impl IntoIterator<Item = &'a str>) -> Strin
     for secret in secrets {
         let line: String = secret.chars().filter(|c| !matches!(c, '\n' | '\r')).collect();
         let quoted = Value::String(secret.to_owned()).to_string();
-        forms.push(quoted.trim_matches('"').to_owned());
+        let quoted = &quoted[1..quoted.len() - 1];
+        forms.extend([quoted.to_owned(), as_go_writes(quoted)]);
         forms.extend([secret.to_owned(), line, secret.trim().to_owned()]);
     }
     forms.retain(|form| form.len() >= SHORTEST);
@@ -30,6 +31,18 @@ pub fn mask<'a>(text: &str, secrets: impl IntoIterator<Item = &'a str>) -> Strin
             text.replace(form.as_str(), MASK)
         }
     })
+}
+
+/// JSON text as Go writes it, which the API server does: safe within HTML and JavaScript.
+fn as_go_writes(quoted: &str) -> String {
+    let mut text = String::with_capacity(quoted.len());
+    for c in quoted.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            _ => text.push(c),
+        }
+    }
+    text
 }
 
 /// Masks a value where no letter or digit adjoins it.
@@ -91,6 +104,12 @@ mod tests {
             let masked = mask(text, [secret]);
             assert!(masked.contains(MASK) && !masked.contains("two lines"), "{masked}");
         }
+        // The way the API server writes JSON.
+        let masked = mask(
+            r#"got "p\u0026ss \u003cof\u003e two\u2028lines\n""#,
+            ["p&ss <of> two\u{2028}lines\n"],
+        );
+        assert_eq!(masked, r#"got "***""#);
     }
 
     #[test]

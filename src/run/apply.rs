@@ -60,6 +60,8 @@ pub struct Applier<'a> {
     pub ignore: Vec<IgnoreRule>,
     /// Objects that no record named before this apply: most likely there are none yet.
     pub new: BTreeSet<ObjectId>,
+    /// When the run under way began.
+    pub began: Option<Timestamp>,
     /// Whether one of those was there and carried our labels.
     pub met_own: AtomicBool,
     /// Collects the objects whose apply got no answer.
@@ -220,7 +222,7 @@ impl Applier<'_> {
         {
             return Ok(None);
         }
-        let sent = content_hash(&conflict.object);
+        let sent = content_hash(&conflict.object, &self.ignore);
         let applied = self
             .tenant
             .apply(&conflict.object, FIELD_MANAGER, false)
@@ -252,7 +254,7 @@ impl Applier<'_> {
         let target = Target::of(&object).map_err(|e| failed(&e))?;
         let id = ObjectId::of(&object).ok_or_else(|| Failure::retried("apply", format!("{target} has no identity")))?;
         self.join_applyset(&mut object);
-        let sent = content_hash(&object);
+        let sent = content_hash(&object, &self.ignore);
         let (key, served) = self.key(&target).await?;
         if let Some(known) = before.as_ref().filter(|k| k.sent == sent && !k.skipped)
             && known.readiness.is_ready()
@@ -296,7 +298,9 @@ impl Applier<'_> {
         {
             return Ok(Step::Done(found.id, done.clone(), Change::Unchanged));
         }
-        if found.live.as_ref().is_some_and(is_deleting) {
+        // What is left alone may go as it likes.
+        let waits = |live: &&Value| is_deleting(live) && optout::mode(&found.object, Some(live)) != Mode::Ignore;
+        if found.live.as_ref().filter(waits).is_some() {
             return Ok(Step::Leaving(found.id, Known::leaving(&found.target, before)));
         }
         self.treat(found).await
@@ -328,7 +332,15 @@ impl Applier<'_> {
         let (object, live) = (&found.object, found.live.as_ref());
         let mode = optout::mode(object, live);
         let kept = before_apply(&self.policy, object, live.is_some()) == BeforeApply::KeepExisting;
-        if kept || mode == Mode::Ignore || (mode == Mode::IfNotPresent && live.is_some()) {
+        let kept = kept || (mode == Mode::IfNotPresent && live.is_some());
+        if let Some(live) = live.filter(|_| kept && mode != Mode::Ignore)
+            && self.is_as_made(&found, live)
+        {
+            let before = found.before.as_ref();
+            let known = self.learn(&found.place(), live, found.sent, before).await;
+            return Ok(Step::Done(found.id, known, Change::Unchanged));
+        }
+        if kept || mode == Mode::Ignore {
             let skipped = Known::skipped(&found.target, live, found.sent);
             return Ok(Step::Done(found.id, skipped, Change::Skipped));
         }
@@ -349,6 +361,13 @@ impl Applier<'_> {
             return Ok(Step::Done(found.id, known, Change::Unchanged));
         }
         self.send(found, outgoing, mode).await
+    }
+
+    /// Whether an object that may not be touched is there because we made it, in this run or as it is to be made now: then
+    /// it is waited for like any other.
+    fn is_as_made(&self, found: &Found, live: &Value) -> bool {
+        let before = found.before.as_ref().filter(|k| !k.skipped && k.sent == found.sent);
+        treatment::is_made_since(live, &self.me(), self.began) || before.is_some_and(|k| k.uid == uid(live))
     }
 
     /// Applies one object that has to be applied; `outgoing` is without what is left to others.

@@ -10,6 +10,7 @@ use super::pin;
 use crate::api::{StagePhase, StageStatus, Step};
 use crate::cluster::{Error, Target, Tenant};
 use crate::rules::backoff::{RBAC_LADDER, spread};
+use crate::rules::condition::Situation;
 use crate::rules::next::{Held, Next, RunFacts, Standing, next};
 use crate::source::Artifact;
 
@@ -201,6 +202,18 @@ impl Pass<'_> {
         match self.memory.missing.get(&self.status.stages[at].name) {
             Some((_, asked, last)) => retry.min(RBAC_LADDER.wait(*asked).saturating_sub(last.elapsed())),
             None => retry,
+        }
+    }
+
+    /// What is newer and known does not wait for the next attempt of a run that fails or is held in front of it.
+    pub(super) fn give_way(&self, end: End) -> End {
+        match end.situation {
+            Situation::Unfinished { .. } => end,
+            _ if self.outdated => End {
+                wake: Wake::In(Duration::ZERO),
+                ..end
+            },
+            _ => end,
         }
     }
 

@@ -1,20 +1,21 @@
 //! Waiting for a stage: what is looked at, how long, and what a failed run rests on (run 18).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
 use super::context::{Known, StageMemory};
 use super::judge::Judge;
-use super::notify::Notice;
-use super::outcome::{End, Failure, Stop, Wake};
+use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
 use super::verify::{Mode, OPERATION as VERIFY, Observer, Unwatched};
 use crate::api::reason::Class;
 use crate::api::{Reason, Stage, StagePhase, Step, TimeoutPolicy};
 use crate::cluster::Tenant;
-use crate::rules::condition::Situation;
+use crate::cluster::watch::WatchKey;
+use crate::rules::condition::{MAX_MESSAGE, READY, RECONCILING, STALLED, Situation, cut};
 use crate::rules::inventory::ObjectId;
 use crate::rules::next::Held;
 use crate::rules::readiness::{Awaited, Overall, Readiness};
@@ -30,6 +31,17 @@ impl Pass<'_> {
         }
     }
 
+    /// How a verify under way looks: all at once where its bound is over, so that what is told then is what there is.
+    pub(super) fn verify_mode(&self, at: usize, stage: &Stage) -> Mode {
+        let began = self.status.stages[at].step_started_at.as_ref();
+        let over = began.is_some_and(|began| elapsed(began, Timestamp::now()) >= self.bound(stage).0);
+        if over && !self.holds_on(stage) {
+            Mode::Net
+        } else {
+            self.watched_mode()
+        }
+    }
+
     /// A look at the objects of a stage.
     pub(super) fn observer<'b>(&'b self, tenant: &'b Tenant, judge: &'b Judge, mode: Mode) -> Observer<'b> {
         Observer {
@@ -39,6 +51,7 @@ impl Pass<'_> {
             judge,
             polls: self.memory.polls,
             mode,
+            explained: AtomicUsize::new(0),
             ignore: &[],
         }
     }
@@ -85,12 +98,49 @@ impl Pass<'_> {
             }
         };
         if let Ok(look) = &result {
+            // Noted by whoever looks first: the next look finds nothing new.
+            if look.changed {
+                self.memory.changed_at = Some(Timestamp::now());
+            }
             self.tell_unwatched(stage, &look.unwatched);
         }
         self.needed = needed;
         self.memory.stages.insert(stage.name.clone(), memory);
         self.memory.looked_at = Some(Instant::now());
         result
+    }
+
+    /// Looks at what `readyChecks.checks` names beside the stage's own objects, and adds it to a look at those: a release is
+    /// what it waited for, for as long as it is in place.
+    pub(super) async fn tend_named(
+        &self,
+        stage: &Stage,
+        tenant: &Tenant,
+        mode: Mode,
+        memory: &mut StageMemory,
+        needed: &mut HashSet<WatchKey>,
+        look: &mut super::verify::Look,
+    ) -> Result<(), Failure> {
+        let checks = stage.ready_checks.as_ref();
+        let Some(checks) = checks.filter(|c| !c.disable_wait && !c.checks.is_empty()) else {
+            return Ok(());
+        };
+        let judge = Judge::of(stage, &self.owner.namespace)?;
+        let mut named = self.named(&checks.checks, memory, tenant).await;
+        named.retain(|_, known| known.alone);
+        let found = self
+            .observer(tenant, &judge, mode)
+            .look(&mut named, needed, None)
+            .await?;
+        for known in named.values_mut() {
+            // There is nothing to compare it with.
+            known.compared = known.version;
+        }
+        memory.named = named;
+        look.awaited.extend(found.awaited);
+        look.unwatched.extend(found.unwatched);
+        look.again = look.again.min(found.again);
+        Ok(())
     }
 
     /// The objects that `readyChecks.checks` names.
@@ -184,9 +234,7 @@ impl Pass<'_> {
             if self.memory.told_denied.insert(why.to_owned()) {
                 let note = one.told(&stage.name, tenant.identity(), self.set.spec.kube_config.is_some());
                 tracing::warn!(stage = stage.name, why, "objects are polled: they cannot be watched");
-                self.ctx
-                    .notifier
-                    .send(Notice::about(&self.set, Reason::WatchForbidden, true, note));
+                self.tell(Reason::WatchForbidden, true, &note);
             }
         }
     }
@@ -207,47 +255,47 @@ impl Pass<'_> {
             .step_started_at
             .as_ref()
             .map_or(Duration::ZERO, |t| elapsed(t, Timestamp::now()));
-        let message = self
-            .stored_message()
-            .unwrap_or_else(|| format!("stage \"{}\" {}", entry.name, entry.message.clone().unwrap_or_default()));
-        let terminal = self.set.status.as_ref().is_some_and(|s| {
-            s.conditions
-                .iter()
-                .any(|c| c.type_ == crate::rules::condition::STALLED && c.status == "True")
-        });
-        let reason = self.stored_reason().unwrap_or(crate::api::Reason::StageFailed);
         let wake = Wake::In(self.again_in(at, waited));
         Ok(End {
-            situation: if terminal {
-                Situation::Terminal { reason, message }
-            } else {
-                Situation::Failed { reason, message }
-            },
+            situation: self.failure_of(at),
             wake,
         })
     }
 
-    /// What Ready says of the failure already.
-    fn stored_message(&self) -> Option<String> {
-        self.stored_reason()?;
-        let conditions = &self.set.status.as_ref()?.conditions;
-        let told = conditions.iter().find(|c| {
-            matches!(
-                c.type_.as_str(),
-                crate::rules::condition::RECONCILING | crate::rules::condition::STALLED
-            )
-        })?;
-        Some(told.message.clone())
+    /// What a stage failed with, by its own entry: the conditions may still speak of a trouble that came later and is over.
+    fn failure_of(&self, at: usize) -> Situation {
+        let entry = &self.status.stages[at];
+        let told = entry.message.as_deref().unwrap_or_default();
+        // The second where no operation is named.
+        let forms = [" ", ": "].map(|joint| cut(format!("stage \"{}\"{joint}{told}", entry.name), MAX_MESSAGE));
+        let stored = self.stored_failure().filter(|(_, message, _)| forms.contains(message));
+        let reason = self.memory.reasons.get(&entry.name).copied();
+        let reason = reason.or(stored.as_ref().map(|(reason, ..)| *reason));
+        let terminal = match self.memory.remedies.get(&entry.name) {
+            Some(remedy) => *remedy == Remedy::Change,
+            None => stored.as_ref().is_some_and(|(.., terminal)| *terminal),
+        };
+        let [usual, _] = forms;
+        let message = stored.map_or(usual, |(_, message, _)| message);
+        let reason = reason.unwrap_or(Reason::StageFailed);
+        if terminal {
+            Situation::Terminal { reason, message }
+        } else {
+            Situation::Failed { reason, message }
+        }
     }
 
-    fn stored_reason(&self) -> Option<crate::api::Reason> {
-        let status = self.set.status.as_ref()?;
-        let ready = status
-            .conditions
+    /// What the conditions say of a failure: its reason, its text, and whether no retry can help.
+    fn stored_failure(&self) -> Option<(Reason, String, bool)> {
+        let conditions = &self.set.status.as_ref()?.conditions;
+        let ready = conditions.iter().find(|c| c.type_ == READY)?;
+        let reason = Reason::from_word(&ready.reason);
+        let reason = reason.filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))?;
+        let told = conditions
             .iter()
-            .find(|c| c.type_ == crate::rules::condition::READY)?;
-        crate::api::Reason::from_word(&ready.reason)
-            .filter(|r| matches!(r.class(), Some(Class::Retrying | Class::Terminal)))
+            .find(|c| matches!(c.type_.as_str(), RECONCILING | STALLED))?;
+        let terminal = told.type_ == STALLED && told.status == "True";
+        Some((reason, told.message.clone(), terminal))
     }
 
     /// The bound of the verify phase and the field it comes from.
@@ -296,7 +344,15 @@ impl Pass<'_> {
     }
 
     /// Bounds a wait: past its bound the stage fails; before it, a timer ends it in time.
-    pub(super) fn bounded(&mut self, at: usize, stage: &Stage, end: End, operation: &'static str) -> Result<End, Stop> {
+    /// One that `slow` says is only slow goes on where it is told to.
+    pub(super) fn bounded(
+        &mut self,
+        at: usize,
+        stage: &Stage,
+        end: End,
+        operation: &'static str,
+        slow: bool,
+    ) -> Result<End, Stop> {
         let now = Timestamp::now();
         let (bound, origin) = self.bound(stage);
         let began = self.status.stages[at].step_started_at.clone();
@@ -304,7 +360,7 @@ impl Pass<'_> {
         let Some(rest) = bound.checked_sub(waited).filter(|r| !r.is_zero()) else {
             let waiting = self.status.stages[at].waiting_for.clone().unwrap_or_default();
             let message = format!("timeout waiting for: {waiting} (bound {bound:?}, from {origin})");
-            if operation == VERIFY && self.holds_on(stage) {
+            if slow && self.holds_on(stage) {
                 return Ok(End {
                     situation: Situation::Held {
                         reason: crate::api::Reason::StageProgressing,

@@ -34,6 +34,7 @@ impl Pass<'_> {
             update_override,
         });
         self.artifacts = offered;
+        self.outdated = false;
         self.memory.changed_at = None;
         self.memory.polls = 0;
         if attempt == 1 {

@@ -15,7 +15,7 @@ use crate::api::Stage;
 use crate::cluster::{Target, Tenant};
 use crate::rules::backoff::{POLL_LADDER, RBAC_LADDER, spread};
 use crate::rules::conflict::Policy;
-use crate::rules::inventory::{OwnerRef, owner_of};
+use crate::rules::inventory::OwnerRef;
 
 /// The shortest wait for a stage's next turn.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -147,10 +147,7 @@ impl Pass<'_> {
             name: self.owner.name.clone(),
             namespace: self.owner.namespace.clone(),
         };
-        let created = live.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
-        let created = created.and_then(|t| t.parse::<jiff::Timestamp>().ok());
         let began = self.status.run.as_ref().map(|run| run.started_at.0);
-        let since = created.zip(began).is_some_and(|(c, b)| c.as_second() >= b.as_second());
-        since && owner_of(live).is_some_and(|owner| owner == me)
+        treatment::is_made_since(live, &me, began)
     }
 }

@@ -116,6 +116,8 @@ pub struct Memory {
     pub corrected_at: HashMap<ObjectId, Instant>,
     /// What can be done about the last failure of each stage.
     pub remedies: HashMap<String, Remedy>,
+    /// The reason of that failure.
+    pub reasons: HashMap<String, crate::api::Reason>,
     /// When each stage that a run is through with has its turn again while the run waits at another.
     pub turns: HashMap<String, Turn>,
     /// When a stage that failed before a restart is tried again.
@@ -151,6 +153,21 @@ pub struct Memory {
     pub changed_at: Option<Timestamp>,
     /// Objects whose removal a teardown has confirmed.
     pub gone: std::collections::BTreeSet<ObjectId>,
+}
+
+impl Memory {
+    /// Drops what is remembered of stages that left the spec: one that comes back under the name of one is another. What
+    /// was recorded and not pruned yet is kept.
+    pub fn keep_stages(&mut self, stages: &[crate::api::Stage]) {
+        let stays = |name: &str| stages.iter().any(|stage| stage.name == name);
+        self.stages.retain(|name, _| stays(name));
+        self.remedies.retain(|name, _| stays(name));
+        self.reasons.retain(|name, _| stays(name));
+        self.turns.retain(|name, _| stays(name));
+        self.failed_inputs.retain(|name, _| stays(name));
+        self.missing.retain(|name, _| stays(name));
+        self.unexplained.retain(|name, _| stays(name));
+    }
 }
 
 /// A stage's turn to be compared with what was sent.
@@ -244,5 +261,30 @@ impl Known {
             alone: false,
             deletes_itself: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Stage;
+
+    #[test]
+    fn what_is_remembered_of_a_stage_goes_with_it() {
+        let mut memory = Memory::default();
+        for name in ["stays", "leaves"] {
+            memory.stages.insert(name.into(), StageMemory::default());
+            memory.remedies.insert(name.into(), Remedy::Retry);
+            memory.failed_inputs.insert(name.into(), String::new());
+            memory.added.insert(name.into(), BTreeSet::new());
+        }
+        let stays = Stage {
+            name: "stays".into(),
+            ..Stage::default()
+        };
+        memory.keep_stages(&[stays]);
+        assert!(memory.stages.keys().eq(["stays"]) && memory.remedies.keys().eq(["stays"]));
+        assert!(memory.failed_inputs.keys().eq(["stays"]));
+        assert_eq!(memory.added.len(), 2, "what is still to be pruned is known");
     }
 }

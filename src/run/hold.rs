@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::gates::Windowed;
-use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier};
 use super::render;
@@ -54,8 +53,7 @@ impl Pass<'_> {
         if first {
             let labels = [self.owner.namespace.as_str(), &self.owner.name];
             self.ctx.metrics.update_deferred.with_label_values(&labels).inc();
-            let notice = Notice::about(&self.set, Reason::UpdateDeferred, false, message.clone());
-            self.ctx.notifier.send(notice);
+            self.tell(Reason::UpdateDeferred, false, &message);
         }
         let wake = self.opening(opens);
         if scope == Scope::Updates && (self.was_deployed() || self.status.run.is_some()) {
@@ -223,8 +221,7 @@ impl Pass<'_> {
             .told_waits
             .insert((reason, stage.name.clone()), note.to_owned());
         if before.as_deref() != Some(note) {
-            let notice = Notice::about(&self.set, reason, warning, note);
-            self.ctx.notifier.send(notice);
+            self.tell(reason, warning, note);
         }
     }
 }

@@ -204,7 +204,7 @@ impl<'a> Pass<'a> {
             }
         };
         let end = self.explain_denial(end).await;
-        Ok(self.with_care(end))
+        Ok(self.with_care(self.give_way(end)))
     }
 
     /// Adds the finalizer by a patch of metadata alone, so that nothing an author wrote is rewritten.
@@ -252,6 +252,7 @@ impl<'a> Pass<'a> {
 
     /// One status entry for each stage of the spec, in its order; entries of stages that left are dropped.
     fn merge_stages(&mut self) {
+        self.memory.keep_stages(&self.set.spec.stages);
         let known = std::mem::take(&mut self.status.stages);
         self.status.stages = self
             .set
@@ -391,6 +392,8 @@ impl<'a> Pass<'a> {
 
     /// Writes the status with the conditions of `situation`.
     pub(super) async fn write(&mut self, situation: &Situation) -> Result<(), Stop> {
+        self.mask_stages();
+        let situation = &situation.clone().saying(self.mask(situation.message()));
         let generation = self.set.metadata.generation.unwrap_or_default();
         let base = &self.ctx.config.runbook_base_url;
         let before = self
@@ -416,6 +419,7 @@ impl<'a> Pass<'a> {
     async fn finish(mut self, end: End) -> Result<Wake, Stop> {
         let namespace = &self.owner.namespace;
         self.publish_stages();
+        self.mask_stages();
         let progress = matches!(end.situation, Situation::Unfinished { .. });
         let too_soon = self
             .memory
@@ -487,6 +491,7 @@ impl<'a> Pass<'a> {
         entry.waiting_for = None;
         entry.message = Some(failure.told());
         self.memory.remedies.insert(name.clone(), failure.remedy);
+        self.memory.reasons.insert(name.clone(), failure.reason);
         self.memory.attempt_due = None;
         if at < self.artifacts.len() {
             let inputs = self.inputs(at);

@@ -255,6 +255,7 @@ impl Pass<'_> {
         let entry = &mut self.status.stages[at];
         entry.entries_count = i64::try_from(entries).ok();
         entry.shards = None;
+        self.mask_stages();
         let written = status::write(self.ctx, self.owner, &self.set, &self.status, self.memory).await;
         self.set = written.map_err(|stop| Failure {
             remedy: Remedy::Stumble,

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -18,6 +20,7 @@ use crate::cluster::watch::Owner;
 use crate::cluster::{self, Target, Tenant};
 use crate::manifest::substitute::substitute_objects;
 use crate::manifest::{self, BuildOptions, PatchTarget, StagePatch, tree::FileTree};
+use crate::rules::drift::IgnoreRule;
 use crate::rules::inventory::ObjectId;
 use crate::source::{Artifact, Tree};
 
@@ -280,6 +283,7 @@ fn is_helm_hook(object: &Value) -> bool {
 /// Takes out what only a server writes, and folds `stringData` as the server would, so that what is
 /// sent can be compared with what is stored (run 14.7).
 fn normalise(object: &mut Value) {
+    drop_stand_in(object);
     let is_secret = object.get("kind").and_then(Value::as_str) == Some("Secret")
         && object.get("apiVersion").and_then(Value::as_str) == Some("v1");
     let Some(root) = object.as_object_mut() else {
@@ -317,6 +321,34 @@ fn normalise(object: &mut Value) {
     }
 }
 
+/// A `caBundle` that is none stands in for what somebody else, such as cert-manager, puts there: sent, it would be refused
+/// or take the place of the real one.
+fn drop_stand_in(object: &mut Value) {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    if text("kind") != "CustomResourceDefinition" || !text("apiVersion").starts_with("apiextensions.k8s.io/") {
+        return;
+    }
+    let config = object.pointer_mut("/spec/conversion/webhook/clientConfig");
+    let Some(config) = config.and_then(Value::as_object_mut) else {
+        return;
+    };
+    // What is no text is left for the server to refuse.
+    let bundle = config.get("caBundle").and_then(Value::as_str);
+    if bundle.is_some_and(|bundle| !is_bundle(bundle)) {
+        config.shift_remove("caBundle");
+    }
+}
+
+/// Whether base64 text holds certificates in PEM, and nothing that only looks like one.
+fn is_bundle(text: &str) -> bool {
+    let text: String = text.chars().filter(|c| !matches!(c, '\n' | '\r')).collect();
+    let Ok(pem) = base64::engine::general_purpose::STANDARD.decode(text) else {
+        return false;
+    };
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    found.is_ok_and(|certificates| !certificates.is_empty())
+}
+
 fn stamp(object: &mut Value, owner: &Owner, stage: &str) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
@@ -336,9 +368,56 @@ fn stamp(object: &mut Value, owner: &Owner, stage: &str) {
     }
 }
 
-/// Hash of what is sent for an object.
-pub fn content_hash(object: &Value) -> u64 {
+/// Hash of what is sent for an object, and of the rules by which parts of it are left to others: without one of them the
+/// same object means something else.
+pub fn content_hash(object: &Value, ignore: &[IgnoreRule]) -> u64 {
     let mut hasher = DefaultHasher::new();
     object.to_string().hash(&mut hasher);
+    for rule in ignore.iter().filter(|rule| rule.matches(object)) {
+        rule.paths().hash(&mut hasher);
+    }
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_a_bundle_of_certificates_is_sent_as_one() {
+        let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        let block = |of: &str| format!("-----BEGIN {of}-----\nMIIB\n-----END {of}-----\n");
+        let real = encode(&block("CERTIFICATE"));
+        let (wrapped, twice) = (
+            format!("{}\n{}\n", &real[..8], &real[8..]),
+            block("CERTIFICATE").repeat(2),
+        );
+        for (bundle, stays) in [
+            (json!(real), true),
+            (json!(wrapped), true),
+            (json!(encode(&twice)), true),
+            (json!(5), true),
+            (json!("Cg=="), false),
+            (json!(""), false),
+            (json!("not base64"), false),
+            (json!(encode(&block("PUBLIC KEY"))), false),
+        ] {
+            let mut definition = json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": bundle } } } },
+            });
+            normalise(&mut definition);
+            let config = &definition["spec"]["conversion"]["webhook"]["clientConfig"];
+            assert_eq!(config.get("caBundle").is_some(), stays, "{bundle}");
+            // Nobody's business in any other kind.
+            let mut other = json!({ "apiVersion": "v1", "kind": "Other", "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": "Cg==" } } } } });
+            normalise(&mut other);
+            assert_eq!(
+                other["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"],
+                "Cg=="
+            );
+        }
+    }
 }

@@ -32,7 +32,8 @@ const SERVED_WITHIN: Duration = Duration::from_secs(10);
 /// The watch that covers an object.
 fn watch_key(tenant: &Tenant, id: &ObjectId, known: &Known) -> WatchKey {
     let target = target_of(id, &known.api_version);
-    WatchKey::of(
+    let of = if known.alone { WatchKey::by_name } else { WatchKey::of };
+    of(
         tenant.cluster().key(),
         tenant.identity(),
         &target,
@@ -84,7 +85,8 @@ impl Pass<'_> {
         let Some(memory) = self.memory.stages.get(&stage.name) else {
             return;
         };
-        let keys = memory.objects.iter().map(|(id, known)| watch_key(&tenant, id, known));
+        let objects = memory.objects.iter().chain(&memory.named);
+        let keys = objects.map(|(id, known)| watch_key(&tenant, id, known));
         self.needed.extend(keys);
     }
 
@@ -96,10 +98,10 @@ impl Pass<'_> {
             let tenant = self.tenant(stage);
             let judge = Judge::of(stage, &self.owner.namespace).ok();
             let awaited = |id: &ObjectId| judge.as_ref().is_some_and(|judge| judge.awaits(id));
-            let objects = self.memory.stages.get(&stage.name).map(|m| &m.objects);
-            objects
+            let memory = self.memory.stages.get(&stage.name);
+            memory
                 .into_iter()
-                .flatten()
+                .flat_map(|memory| memory.objects.iter().chain(&memory.named))
                 .filter(|(_, known)| !known.skipped)
                 .any(|(id, known)| {
                     let key = watch_key(&tenant, id, known);
@@ -139,7 +141,7 @@ impl Pass<'_> {
             {
                 return Ok(Flow::End(self.failed(at, failure)?));
             }
-            return self.verify(at, stage, self.watched_mode()).await;
+            return self.verify(at, stage, self.verify_mode(at, stage)).await;
         }
         self.apply(at, stage, inputs).await
     }
@@ -177,7 +179,7 @@ impl Pass<'_> {
                 let again = self.watch_unready(&tenant, stage).await;
                 self.memory.polls = self.memory.polls.saturating_add(1);
                 let end = self.unfinished(at, &format!("waits for {waiting}"), Wake::In(again));
-                Ok(Flow::End(self.bounded(at, stage, end, "apply")?))
+                Ok(Flow::End(self.bounded(at, stage, end, "apply", false)?))
             }
             Ok(None) => {
                 let entry = &mut self.status.stages[at];
@@ -310,8 +312,7 @@ impl Pass<'_> {
         let told = (crate::api::Reason::HelmHookApplied, note.clone());
         if self.memory.told_hooks.as_ref() != Some(&told) {
             self.memory.told_hooks = Some(told);
-            let notice = super::notify::Notice::about(&self.set, crate::api::Reason::HelmHookApplied, true, note);
-            self.ctx.notifier.send(notice);
+            self.tell(crate::api::Reason::HelmHookApplied, true, &note);
         }
     }
 
@@ -412,6 +413,7 @@ impl Pass<'_> {
             policy: super::treatment::policy(stage),
             ignore: super::treatment::ignore(&self.set.spec, stage)?,
             new: BTreeSet::new(),
+            began: self.status.run.as_ref().map(|run| run.started_at.0),
             met_own: AtomicBool::new(false),
             doubts: self.memory.doubts.clone(),
         })
@@ -473,9 +475,6 @@ impl Pass<'_> {
             Ok(look) => look,
             Err(failure) => return Ok(Flow::End(self.failed(at, failure)?)),
         };
-        if look.changed {
-            self.memory.changed_at = Some(Timestamp::now());
-        }
         match look.overall() {
             Overall::Ready => {
                 self.enter(at, StagePhase::Ready, Step::Done);
@@ -493,7 +492,9 @@ impl Pass<'_> {
                 let message = name_blockers(&failed, NAMED);
                 Ok(Flow::End(self.failed(at, Failure::retried(VERIFY, message))?))
             }
-            Overall::Failed(waiting) | Overall::Waiting(waiting) => {
+            overall @ (Overall::Failed(_) | Overall::Waiting(_)) => {
+                let slow = matches!(overall, Overall::Waiting(_));
+                let waiting = overall.blocking();
                 let mut blocking = name_blockers(&waiting, NAMED);
                 if let Some(unwatched) = look.unwatched.first() {
                     blocking.push_str(&format!(" (polled: {})", unwatched.why()));
@@ -501,7 +502,7 @@ impl Pass<'_> {
                 self.status.stages[at].waiting_for = Some(blocking.clone());
                 self.memory.polls = self.memory.polls.saturating_add(1);
                 let end = self.unfinished(at, &format!("waits for {blocking}"), Wake::In(look.again));
-                Ok(Flow::End(self.bounded(at, stage, end, VERIFY)?))
+                Ok(Flow::End(self.bounded(at, stage, end, VERIFY, slow)?))
             }
         }
     }

@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::apply::Change;
 use super::context::{Known, StageMemory};
 use super::judge::Judge;
-use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed, jittered};
 use super::record::{self, parent_name};
@@ -220,9 +219,16 @@ impl Pass<'_> {
         let mode = if full { Mode::Full } else { self.watched_mode() };
         let mut memory = self.memory.stages.remove(&stage.name).unwrap_or_default();
         let mut needed = std::mem::take(&mut self.needed);
-        let result = self
+        let mut result = self
             .tend_objects(at, stage, tenant, mode, &mut memory, &mut needed)
             .await;
+        if let Ok(look) = &mut result
+            && let Err(failure) = self
+                .tend_named(stage, tenant, mode, &mut memory, &mut needed, look)
+                .await
+        {
+            result = Err(failure);
+        }
         self.needed = needed;
         self.memory.stages.insert(stage.name.clone(), memory);
         self.memory.looked_at = Some(Instant::now());
@@ -398,9 +404,7 @@ impl Pass<'_> {
             self.memory.corrected_at.insert((*id).clone(), Instant::now());
             let changes = look.drifted.get(*id).map(Vec::as_slice).unwrap_or_default();
             for found in self.memory.loops.observe(id, changes) {
-                self.ctx
-                    .notifier
-                    .send(Notice::about(&self.set, Reason::DriftLoop, true, found.to_string()));
+                self.tell(Reason::DriftLoop, true, &found.to_string());
             }
         }
         self.tell_corrected(stage, &put_back);
@@ -415,9 +419,7 @@ impl Pass<'_> {
         let names = names.join(", ");
         tracing::warn!(stage = stage.name, objects = names, "drift corrected");
         let note = format!("stage \"{}\": put back {names}", stage.name);
-        self.ctx
-            .notifier
-            .send(Notice::about(&self.set, Reason::DriftCorrected, true, note));
+        self.tell(Reason::DriftCorrected, true, &note);
     }
 
     /// After a restart: what is recorded is what was deployed; it is looked at anew.

@@ -1,5 +1,6 @@
 //! How the objects of a stage are to be treated: conflict policy and data guard, from the stage's spec.
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::outcome::{Failure, Remedy};
@@ -7,6 +8,7 @@ use crate::api::{ConflictAction, Reason, Stage, StageSetSpec};
 use crate::cluster;
 use crate::rules::conflict::{Action, ApiRefusal, BeforeApply, Cause, Policy, Rule, Target, before_apply};
 use crate::rules::drift::{IgnoreRule, IgnoreTarget};
+use crate::rules::inventory::{OwnerRef, owner_of};
 use crate::rules::optout::{self, Mode};
 
 /// The operation that the contract names for refusals by policy.
@@ -73,6 +75,14 @@ pub fn left(policy: &Policy, object: &Value) -> Left {
         _ if before_apply(policy, object, true) == BeforeApply::KeepExisting => Left::IfFound,
         _ => Left::Never,
     }
+}
+
+/// Whether an object carries our labels and was made when a run had begun; times of objects are whole seconds.
+pub fn is_made_since(live: &Value, me: &OwnerRef, began: Option<Timestamp>) -> bool {
+    let created = live.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
+    let created = created.and_then(|t| t.parse::<Timestamp>().ok());
+    let since = created.zip(began).is_some_and(|(c, b)| c.as_second() >= b.as_second());
+    since && owner_of(live).is_some_and(|owner| owner == *me)
 }
 
 /// A refusal that only a change of the spec or the source lifts.

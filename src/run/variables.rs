@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use serde_json::Value;
 
+use super::notify::Notice;
 use super::outcome::{End, Failure, Remedy, Stop};
 use super::pass::{Pass, STUMBLES};
 use crate::api::common::non_empty;
-use crate::api::{Stage, SubstituteKind, SubstituteReference};
+use crate::api::{Reason, Stage, SubstituteKind, SubstituteReference};
 use crate::cluster::watch::WatchKey;
 use crate::cluster::{Identity, Target, Tenant};
 use crate::manifest::substitute;
@@ -92,6 +93,23 @@ impl Pass<'_> {
     pub(super) fn mask(&self, text: &str) -> String {
         let secrets = self.variables.iter().flatten().flat_map(|v| &v.secrets);
         redact::mask(text, secrets.map(String::as_str))
+    }
+
+    /// The same for the texts of the stages: controllers repeat in their conditions what they were given.
+    pub(super) fn mask_stages(&mut self) {
+        let mut stages = std::mem::take(&mut self.status.stages);
+        for stage in &mut stages {
+            for text in [&mut stage.message, &mut stage.waiting_for] {
+                *text = text.take().map(|text| self.mask(&text));
+            }
+        }
+        self.status.stages = stages;
+    }
+
+    /// Tells people something in an event, likewise.
+    pub(super) fn tell(&self, reason: Reason, warning: bool, note: &str) {
+        let notice = Notice::about(&self.set, reason, warning, self.mask(note));
+        self.ctx.notifier.send(notice);
     }
 
     async fn add(

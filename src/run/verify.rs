@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -19,7 +20,7 @@ use crate::rules::backoff::POLL_LADDER;
 use crate::rules::drift;
 use crate::rules::inventory::ObjectId;
 use crate::rules::optout;
-use crate::rules::readiness::{self, Awaited, Readiness, error_wait, look_through, pod_selector};
+use crate::rules::readiness::{self, Awaited, Readiness, error_wait, explain, look_through, pod_selector};
 
 /// The operation as the contract names it.
 pub const OPERATION: &str = "verify";
@@ -31,6 +32,9 @@ const NET: Duration = Duration::from_secs(30);
 const UNTIL_LISTED: Duration = Duration::from_secs(1);
 /// The shortest wait for an object to settle.
 const SETTLE_STEP: Duration = Duration::from_millis(100);
+
+/// Workloads whose pods are listed in one look for the sake of a message.
+const EXPLAINED: usize = 5;
 
 /// What a look at a set of objects found.
 #[derive(Debug, Default)]
@@ -121,6 +125,8 @@ pub struct Observer<'a> {
     pub polls: u32,
     /// How much of what is known may be relied upon.
     pub mode: Mode,
+    /// Workloads whose pods were asked why they do not start.
+    pub explained: AtomicUsize,
     /// Fields that are left to others, for comparisons.
     pub ignore: &'a [drift::IgnoreRule],
 }
@@ -296,7 +302,7 @@ impl Observer<'_> {
         if let Some(sent) = sent.filter(|_| drifted.is_none()) {
             known.compared = known.version;
             // Found equal: after a restart it is as good as sent by this process.
-            known.sent = content_hash(sent);
+            known.sent = content_hash(sent, self.ignore);
         }
         Ok((known, drifted))
     }
@@ -310,21 +316,31 @@ impl Observer<'_> {
         known.rules = self.judge.rules(id);
         known.settles_at = None;
         if let Some(sent) = sent.filter(|_| done) {
-            known.sent = content_hash(sent);
+            known.sent = content_hash(sent, self.ignore);
             return (known, None);
         }
         (known, sent.map(|_| Vec::new()))
     }
 
-    /// The pods behind a StatefulSet or ReplicaSet decide whether it can still get there (run 27.3).
+    /// The pods behind a StatefulSet or ReplicaSet decide whether it can still get there (run 27.3), and those behind any
+    /// workload say why it does not; the latter are asked now and then, for a few workloads.
     /// Without the right to list pods, the object's own state has to do.
     async fn through_pods(&self, live: &Value, own: Readiness, now: Timestamp) -> Readiness {
-        let kind = live.get("kind").and_then(Value::as_str).unwrap_or_default();
-        if !matches!(own, Readiness::InProgress { .. }) || !matches!(kind, "StatefulSet" | "ReplicaSet") {
+        if !matches!(own, Readiness::InProgress { .. }) {
+            return own;
+        }
+        let asked = match live.get("kind").and_then(Value::as_str).unwrap_or_default() {
+            "StatefulSet" | "ReplicaSet" => true,
+            "Deployment" | "DaemonSet" | "Job" if self.mode == Mode::Net => {
+                self.explained.fetch_add(1, Ordering::Relaxed) < EXPLAINED
+            }
+            _ => false,
+        };
+        if !asked {
             return own;
         }
         match self.pods_of(live).await {
-            Some(pods) => look_through(live, own, &pods, now),
+            Some(pods) => explain(look_through(live, own, &pods, now), &pods),
             None => own,
         }
     }

@@ -104,6 +104,73 @@ async fn a_request_reaches_the_stages_that_are_through_and_a_held_prune() {
     assert_eq!(world.applied(&objects::configmaps(), "app").await, ["a", "b", "c"]);
 }
 
+/// What a run would prune is held while something newer is known already, which wants nothing pruned.
+///
+/// Rules: decisions 3.4
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_prune_gives_way_to_something_newer_that_was_known_before() {
+    let world = World::builder("held-newer").flag("--prune-guard-min=2").start().await;
+    let maps = |names: &[&str]| multi(&names.iter().map(|n| configmap(n, "ours")).collect::<Vec<_>>());
+    world.publish("app", &[("m.yaml", &maps(&["a", "b", "c"]))]).await;
+    let set = stageset("app")
+        .retry_interval("1h")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
+    set.until_ready().await;
+    world.widget("gate", false).await;
+    world
+        .publish("app", &[("m.yaml", &maps(&["a"])), ("w.yaml", &widget("gate", 1))])
+        .await;
+    set.until_phase("app", "Verifying").await;
+    let newest = maps(&["a", "b", "c", "d"]);
+    let revision = world
+        .publish("app", &[("m.yaml", &newest), ("w.yaml", &widget("gate", 1))])
+        .await;
+    set.until("aware of the newest", |s| {
+        s["lastAttemptedRevisions"].to_string().contains(&revision)
+    })
+    .await;
+    world.widget("gate", true).await;
+    set.until_within("rolled out at once", Duration::from_secs(15), |s| {
+        stage_of(s, "app")["appliedRevision"] == revision.as_str() && s["run"].is_null()
+    })
+    .await;
+}
+
+/// A run that was through with all its stages and is at the first again still looks after the second.
+///
+/// Rules: run 20 correct
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stage_behind_an_unfinished_one_is_looked_after() {
+    let world = World::builder("behind").flag("--prune-guard-min=2").start().await;
+    let maps = |names: &[&str]| multi(&names.iter().map(|n| configmap(n, "ours")).collect::<Vec<_>>());
+    let (good, never) = (configmap("first", "ours"), unbound_claim("never"));
+    world
+        .publish("one", &[("good/m.yaml", &good), ("bad/c.yaml", &never)])
+        .await;
+    world.publish("two", &[("m.yaml", &maps(&["a", "b", "second"]))]).await;
+    let mut set = stageset("app")
+        .set("driftDetectionInterval", json!("2s"))
+        .retry_interval("1h")
+        .stage(stage("one", "one").path("good"))
+        .stage(stage("two", "two"))
+        .apply(&world)
+        .await;
+    set.until_ready().await;
+    world.publish("two", &[("m.yaml", &maps(&["second"]))]).await;
+    set.until_reason("PruneHeld").await;
+    let stages = json!([
+        { "name": "one", "sourceRef": { "name": "one" }, "path": "bad" },
+        { "name": "two", "sourceRef": { "name": "two" } },
+    ]);
+    set.patch_spec(json!({ "stages": stages })).await;
+    set.until_phase("one", "Verifying").await;
+    edit(&world, "second").await;
+    until_value(&world, "second", "ours").await;
+    assert_eq!(set.stage("one").await["phase"], "Verifying");
+}
+
 /// Rules: run 18.4 bound
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_verify_makes_anew_what_is_deleted_and_begins_again_on_request() {

@@ -167,6 +167,56 @@ async fn a_bound_that_holds_keeps_waiting_and_one_that_does_not_fails() {
         .await;
 }
 
+/// Running Pods of a Deployment as the annotation says.
+fn with_pods(name: &str, pods: &str) -> String {
+    let annotated = format!("    metadata:\n      annotations: {{ {pods} }}\n      labels:\n");
+    deployment(name, "web:1", 1).replace("    metadata:\n      labels:\n", &annotated)
+}
+
+/// `Hold` is for what is only slow.
+///
+/// Rules: run 18.4 bound
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bound_that_holds_does_not_hold_what_has_failed() {
+    let world = World::start("hold-failed").await;
+    let late = with_pods("web", "testenv.metio.wtf/pod: late, testenv.metio.wtf/delay: 1h");
+    let expires = late.replace("  replicas:", "  progressDeadlineSeconds: 2\n  replicas:");
+    world.publish("app", &[("web.yaml", &expires)]).await;
+    let set = stageset("app")
+        .retry_interval("1h")
+        .set("onTimeout", json!("Hold"))
+        .stage(stage("app", "app").timeout("8s"))
+        .apply(&world)
+        .await;
+    set.until("verifying", |s| {
+        crate::support::stageset::stage_of(s, "app")["phase"] == "Verifying"
+    })
+    .await;
+    set.until_within("failed at its bound", Duration::from_secs(20), |s| {
+        condition_of(s, "Ready").is_some_and(|c| c["reason"] == "StageFailed")
+    })
+    .await;
+    let message = set.message().await;
+    assert!(
+        message.contains("ProgressDeadlineExceeded") && message.contains("8s"),
+        "{message}"
+    );
+    assert_eq!(set.event_count("StageProgressing").await, 0);
+}
+
+/// Rules: run 18.2 message
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workload_that_does_not_start_says_what_its_pods_wait_for() {
+    let world = World::start("says-pods").await;
+    let crashing = with_pods("web", "testenv.metio.wtf/pod: crashloop");
+    world.publish("app", &[("web.yaml", &crashing)]).await;
+    let (message, _) = fails(&world, "app", stage("app", "app").timeout("8s")).await;
+    assert!(
+        message.contains("Deployment") && message.contains("CrashLoopBackOff"),
+        "{message}"
+    );
+}
+
 /// Rules: run 27.5, run 18.2 fail-fast
 #[tokio::test(flavor = "multi_thread")]
 async fn one_failed_object_ends_the_wait_for_all_others() {

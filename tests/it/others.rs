@@ -62,6 +62,50 @@ async fn a_listed_object_of_others_is_watched_by_its_name() {
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
+/// What is listed by name is looked after for as long as the release is: what belongs to others, and what is the
+/// StageSet's own but left alone.
+///
+/// Rules: decisions 2 unready, decisions 5 named
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listed_object_that_breaks_later_is_noticed() {
+    let world = World::start("listed-later").await;
+    for name in ["theirs", "kept"] {
+        world.widget(name, true).await;
+        let files = match name {
+            "kept" => widget("kept", 1),
+            _ => configmap("map", "1"),
+        };
+        world.publish(name, &[("m.yaml", &files)]).await;
+        let checks = json!([{ "apiVersion": objects::widgets().api_version, "kind": "Widget", "name": name }]);
+        let keep = json!({ "rules": [{ "target": { "kind": "Widget" }, "action": "KeepExisting" }] });
+        let app = stage("app", name)
+            .timeout("3s")
+            .set("conflictPolicy", keep)
+            .set("readyChecks", json!({ "checks": checks }));
+        let set = stageset(name)
+            .interval(NEVER)
+            .retry_interval(NEVER)
+            .stage(app)
+            .apply(&world)
+            .await;
+        set.until_ready().await;
+        // A pass that compares everything changes nothing about that.
+        set.reconcile().await;
+        world.widget(name, false).await;
+        let told = |s: &Value| {
+            let waits = stage_of(s, "app")["waitingFor"].as_str().unwrap_or_default();
+            waits.contains(name) && stage_of(s, "app")["phase"] == "Verifying"
+        };
+        set.until_within(&format!("aware that {name} broke"), Duration::from_secs(10), told)
+            .await;
+        set.until_reason("StageFailed").await;
+        world.widget(name, true).await;
+        set.until_ready_within(Duration::from_secs(10)).await;
+        set.delete().await;
+        set.until_gone().await;
+    }
+}
+
 fn variable(kind: &str, value: &str) -> Value {
     let field = if kind == "Secret" { "stringData" } else { "data" };
     json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": "vars" }, field: { "value": value } })

@@ -166,6 +166,75 @@ async fn an_ignored_field_stays_with_whoever_sets_it_and_the_rest_is_corrected()
     assert_eq!(live["spec"]["template"]["spec"]["containers"][0]["image"], "web:1");
 }
 
+/// A watch vouches for the object since it was last compared, under the rule that is gone.
+///
+/// Rules: decisions 1.4, run 20 correct
+#[tokio::test(flavor = "multi_thread")]
+async fn a_field_that_is_not_ignored_any_more_is_put_back() {
+    let world = World::start("ignore-ends").await;
+    world.publish("app", &[("map.yaml", &configmap("map", "ours"))]).await;
+    let mut app = stageset("app")
+        .set("ignore", json!([{ "paths": ["/data/value"] }]))
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
+    app.until_ready().await;
+    let edit = json!({ "data": { "value": "theirs" } });
+    world
+        .cluster
+        .patch(&objects::configmaps(), &world.namespace, "map", edit)
+        .await;
+    app.reconcile().await;
+    app.reconcile().await;
+    assert_eq!(world.config_value("map").await.as_deref(), Some("theirs"));
+    app.patch_spec(json!({ "ignore": null })).await;
+    app.until_ready().await;
+    assert_eq!(world.config_value("map").await.as_deref(), Some("ours"));
+}
+
+/// What is left alone may go as it likes: nobody waits for that.
+///
+/// Rules: run 16.5 ssa, run 16.5 reconcile, run B12 skipped
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_is_left_alone_may_be_on_its_way_out() {
+    let world = World::start("optout-leaving").await;
+    let with = |name: &str, notes: &str| {
+        let from = format!("  name: {name}\n");
+        configmap(name, "1").replace(&from, &format!("{from}  annotations: {{ {notes} }}\n"))
+    };
+    let key = "stages.metio.wtf/reconcile: disabled";
+    let held = |map: String, name: &str| {
+        let from = format!("  name: {name}\n");
+        map.replace(&from, &format!("{from}  finalizers: [example.com/hold]\n"))
+    };
+    let maps = objects::configmaps();
+    for map in [
+        held(configmap("rendered", "0"), "rendered"),
+        held(with("live", key), "live"),
+    ] {
+        world.cluster.apply_yaml(&map, &world.namespace).await;
+    }
+    for name in ["rendered", "live"] {
+        world.cluster.delete(&maps, &world.namespace, name).await;
+    }
+    let all = multi(&[
+        with("rendered", "stages.metio.wtf/ssa: Ignore"),
+        configmap("live", "1"),
+        configmap("map", "1"),
+    ]);
+    world.publish("app", &[("all.yaml", &all)]).await;
+    let app = stageset("app")
+        .retry_interval("1h")
+        .stage(stage("app", "app").timeout("20s"))
+        .apply(&world)
+        .await;
+    app.until_ready_within(Duration::from_secs(15)).await;
+    for name in ["rendered", "live"] {
+        let none = json!({ "metadata": { "finalizers": null } });
+        world.cluster.patch(&maps, &world.namespace, name, none).await;
+    }
+}
+
 /// Rules: run 16.4 kubectl, run B23
 #[tokio::test(flavor = "multi_thread")]
 async fn what_kubectl_applied_before_is_taken_over() {

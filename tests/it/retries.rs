@@ -8,7 +8,7 @@ use crate::support::{
     Archive, ControlPlane, Match, Verb, When, World, archive,
     artifacts::Answer,
     objects::{self, configmap, multi, unbound_claim},
-    stageset::{condition_of, stage, stage_of, stageset},
+    stageset::{condition_of, stage, stage_from, stage_of, stageset},
 };
 
 /// What no retry can mend is not tried at the retry interval, and comes back at the interval all the same.
@@ -79,6 +79,79 @@ async fn each_retry_is_a_new_attempt_with_a_new_clock() {
     assert!(clock(&status) > second, "the clock starts anew: {status}");
     assert_eq!(status["run"]["startedAt"], first, "it is the same run");
     assert_eq!(set.event_count("StageFailed").await, 1, "the same failure is told once");
+}
+
+/// What a run has made itself is no older than the run: the next attempt waits for it as the first one did.
+///
+/// Rules: run 16.5 ssa, run 16.6 keep, decisions 3.3
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_made_and_may_not_touch_again_is_waited_for_in_every_attempt() {
+    let world = World::start("own-kept").await;
+    let once = unbound_claim("once").replace(
+        "  name: once\n",
+        "  name: once\n  annotations: { stages.metio.wtf/ssa: IfNotPresent }\n",
+    );
+    let keep = json!({ "default": "KeepExisting" });
+    for (name, manifest, policy) in [("once", once, json!({})), ("kept", unbound_claim("kept"), keep)] {
+        world.publish(name, &[("claim.yaml", &manifest)]).await;
+        let set = stageset(name)
+            .retry_interval("1s")
+            .stage(stage("app", name).timeout("2s").set("conflictPolicy", policy))
+            .apply(&world)
+            .await;
+        let status = set
+            .until("a third attempt that waits", |s| {
+                s["run"]["attempt"].as_i64() >= Some(3) && stage_of(s, "app")["waitingFor"].to_string().contains(name)
+            })
+            .await;
+        let ready = condition_of(&status, "Ready").expect("Ready");
+        assert_ne!(ready["status"], "True", "{ready}");
+        set.delete().await;
+        set.until_gone().await;
+    }
+}
+
+/// A trouble of another kind that came later and is over leaves nothing behind: what failed is told again.
+///
+/// Rules: decisions 2 failed
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_run_says_why_again_once_a_later_trouble_is_over() {
+    let mut world = World::builder("later-trouble").without_controller().start().await;
+    let there = world.another_namespace("b").await;
+    let flag = format!("--watch-namespaces={},{there}", world.namespace);
+    world.set_flag("--watch-namespaces", &flag);
+    world.start_controller().await;
+    let bytes = Archive::of(&[("claim.yaml", &unbound_claim("never"))]).gzip();
+    let status = crate::support::world::artifact_status(
+        &world.artifacts.put("far.tar.gz", Answer::Bytes(bytes.clone().into())),
+        "v1",
+        &archive::sha256(&bytes),
+        true,
+    );
+    let artifacts = objects::external_artifacts();
+    let object = json!({ "apiVersion": artifacts.api_version, "kind": "ExternalArtifact", "metadata": { "name": "far" }, "spec": {} });
+    let publish = async || {
+        world.cluster.apply(&object, &there).await;
+        world
+            .cluster
+            .patch_status(&artifacts, &there, "far", status.clone())
+            .await;
+    };
+    publish().await;
+    let source = json!({ "name": "far", "namespace": there });
+    let set = stageset("app")
+        .retry_interval("1h")
+        .stage(stage_from("app", source).timeout("2s"))
+        .apply(&world)
+        .await;
+    set.until_reason("StageFailed").await;
+    let before = set.message().await;
+    world.cluster.delete(&artifacts, &there, "far").await;
+    set.until_reason("ResolveFailed").await;
+    publish().await;
+    set.until_reason("StageFailed").await;
+    assert_eq!(set.message().await, before);
+    assert_eq!(set.status().await["run"]["attempt"], 1, "it rests");
 }
 
 /// Rules: run 19.3.4, run B14

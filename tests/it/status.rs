@@ -72,6 +72,49 @@ async fn a_failure_leaves_the_entries_of_other_stages_alone() {
     }
 }
 
+/// An object may repeat what it was given: the status and the events do not.
+///
+/// Rules: run 16.8
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_secret_holds_stays_out_of_the_status_and_the_events() {
+    let world = World::start("told-secret").await;
+    let secret = "hunter-2<&>of-two";
+    let variables = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "vars" }, "stringData": { "value": secret } });
+    world.cluster.apply(&variables, &world.namespace).await;
+    let says = async |ready: bool| {
+        let mut status = objects::widget_status(1, ready, false);
+        for condition in status["conditions"].as_array_mut().expect("conditions") {
+            condition["message"] = json!(format!("cannot log in with {secret}"));
+        }
+        world
+            .cluster
+            .patch_status(&objects::widgets(), &world.namespace, "w", status)
+            .await;
+    };
+    world.widget("w", false).await;
+    says(false).await;
+    world.publish("app", &[("w.yaml", &objects::widget("w", 1))]).await;
+    let from = json!({ "substituteFrom": [{ "kind": "Secret", "name": "vars" }] });
+    let shop = stageset("shop")
+        .set("onTimeout", json!("Hold"))
+        .stage(stage("app", "app").timeout("3s").set("postBuild", from))
+        .apply(&world)
+        .await;
+    let masked = |s: &Value| {
+        assert!(!s.to_string().contains("hunter-2"), "{s}");
+        stage_of(s, "app")["waitingFor"].to_string().contains("log in with ***")
+    };
+    shop.until("waiting, without the secret", masked).await;
+    let held = shop.until_event("StageProgressing").await;
+    let note = held["note"].as_str().unwrap_or_default();
+    assert!(note.contains("log in with ***"), "{note}");
+    shop.until("held, without the secret", masked).await;
+    says(true).await;
+    shop.until_ready().await;
+    says(false).await;
+    shop.until("broken, without the secret", masked).await;
+}
+
 /// A changed spec at the same revision is a rollout, not drift.
 ///
 /// Rules: run B30, run 20 rollout

@@ -315,6 +315,55 @@ async fn a_run_in_motion_is_let_finish_and_a_standing_one_is_replaced() {
     set.until_ready().await;
 }
 
+/// Something newer waits all the while, and what is awaited moves every few seconds: that is not stuck.
+///
+/// Rules: decisions 3.4
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_keeps_moving_is_not_cut_off_by_something_newer() {
+    let world = World::start("replace-moving").await;
+    world.publish("app", &[("w.yaml", &widget("slow", 1))]).await;
+    world.widget("slow", false).await;
+    let set = stageset("shop").stage(stage("app", "app")).apply(&world).await;
+    set.until_phase("app", "Verifying").await;
+    let revision = world.publish("app", &[("map.yaml", &configmap("good", "1"))]).await;
+    for step in 0..13 {
+        let mut status = objects::widget_status(1, false, false);
+        status["conditions"][0]["message"] = json!(format!("step {step} of 13"));
+        world
+            .cluster
+            .patch_status(&objects::widgets(), &world.namespace, "slow", status)
+            .await;
+        world
+            .stays("the run in motion", Duration::from_secs(3), || async {
+                match world.config_value("good").await {
+                    None => Ok(()),
+                    Some(_) => Err(format!("it was cut off at step {step}")),
+                }
+            })
+            .await;
+    }
+    world.widget("slow", true).await;
+    set.until_rolled_out("app", &revision).await;
+}
+
+/// What is newer and known already does not wait for the retry of a run that fails in front of it.
+///
+/// Rules: decisions 3.4
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_fails_while_something_newer_waits_is_replaced_at_once() {
+    let world = World::start("replace-fails").await;
+    world.publish("app", &[("claim.yaml", &unbound_claim("never"))]).await;
+    let set = stageset("shop")
+        .retry_interval("1h")
+        .stage(stage("app", "app").timeout("6s"))
+        .apply(&world)
+        .await;
+    set.until_phase("app", "Verifying").await;
+    let took = time_to_replace(&world, "app", "good").await;
+    assert!(took < Duration::from_secs(12), "it took {took:?}");
+    set.until_ready().await;
+}
+
 /// Rules: run B12 early, decisions 3.4
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standing_revision_is_replaced_at_once() {

@@ -71,6 +71,11 @@ impl IgnoreRule {
         })
     }
 
+    /// What it is about, as decoded JSON pointers.
+    pub fn paths(&self) -> &[Vec<String>] {
+        &self.paths
+    }
+
     /// True for an object the rule is for.
     pub fn matches(&self, object: &Value) -> bool {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::grant;
@@ -95,6 +96,42 @@ async fn a_definition_and_its_resource_fit_into_one_stage() {
         writes.lines()
     );
     assert_eq!(app.event_count("StageFailed").await, 0);
+    tidy(&world, &app, &kind).await;
+}
+
+/// What cert-manager's injector puts in place of an author's stand-in stays there.
+///
+/// Rules: run 14.7 bundle
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stand_in_for_a_conversion_bundle_is_left_to_whoever_injects_the_real_one() {
+    let world = World::start("crd-bundle").await;
+    may_define(&world).await;
+    let kind = own_kind("Lid");
+    let webhook = "  conversion:\n    strategy: Webhook\n    webhook:\n      conversionReviewVersions: [v1]\n      clientConfig:\n        \
+                   service: { name: none, namespace: none }\n        caBundle: Cg==\n";
+    let brings = format!("{}{webhook}", definition(&kind, false));
+    world.publish("app", &[("crd.yaml", &brings)]).await;
+    let app = stageset("app")
+        .retry_interval("1h")
+        .stage(stage("app", "app"))
+        .apply(&world)
+        .await;
+    app.until_ready().await;
+    let (crds, name) = (
+        crate::support::objects::crds(),
+        format!("{}.{}", plural(&kind), kind.group()),
+    );
+    let bundle = base64::engine::general_purpose::STANDARD.encode(world.cluster.ca_pem());
+    let injected = json!({ "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": bundle } } } } });
+    world.cluster.patch(&crds, "", &name, injected).await;
+    app.reconcile().await;
+    let labelled = brings.replace("metadata: { name:", "metadata: { labels: { revision: two }, name:");
+    let revision = world.publish("app", &[("crd.yaml", &labelled)]).await;
+    app.until_rolled_out("app", &revision).await;
+    let live = world.cluster.must_get(&crds, "", &name).await;
+    assert_eq!(live["metadata"]["labels"]["revision"], "two");
+    let found = &live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"];
+    assert_eq!(*found, bundle, "{live}");
     tidy(&world, &app, &kind).await;
 }
 
