@@ -563,7 +563,7 @@ impl<'a> Pass<'a> {
 }
 
 /// `stage "web" apply: …`, or `stage "web": …` where no operation is named.
-fn stage_message(name: &str, failure: &Failure) -> String {
+pub(super) fn stage_message(name: &str, failure: &Failure) -> String {
     let colon = if failure.operation.is_empty() { ":" } else { "" };
     format!("stage \"{name}\"{colon} {}", failure.told())
 }

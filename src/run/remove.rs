@@ -29,6 +29,8 @@ pub struct Removal {
     /// Why a namespace stays, which a person has to know: it is not recorded any more.
     pub kept: Vec<String>,
     pub errors: Vec<Error>,
+    /// The server did not answer, and the rest was not tried.
+    pub silent: bool,
 }
 
 impl Removal {
@@ -38,6 +40,7 @@ impl Removal {
         self.leaving.extend(again.leaving);
         self.kept.extend(again.kept);
         self.errors = again.errors;
+        self.silent = again.silent;
     }
 }
 
@@ -85,6 +88,7 @@ impl Remover<'_> {
                     silent = if error.is_silence() { silent + 1 } else { 0 };
                     removal.errors.push(error);
                     if silent == MAX_SILENT {
+                        removal.silent = true;
                         break;
                     }
                 }

@@ -78,11 +78,10 @@ impl Pass<'_> {
         let waits = doubtful || bad.is_some() || self.comes_back;
         self.memory.polls = if waits { self.memory.polls.saturating_add(1) } else { 0 };
         if self.has_leftovers() {
-            let last = spec.stages.len().saturating_sub(1);
             match self.prune().await {
                 Ok(None) => self.count_records(),
-                Ok(Some(held)) => return Ok(held),
-                Err(failure) => return self.failed_prune(last, failure),
+                Ok(Some(end)) => return Ok(end),
+                Err(unpruned) => return self.failed_prune(unpruned),
             }
         }
         if self.prune_deferred {

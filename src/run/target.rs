@@ -197,7 +197,7 @@ pub(super) async fn other_cluster(
     }
     let reference = record.target.as_ref().and_then(InventoryTarget::secret_ref);
     Ok(Some(OtherCluster {
-        stage: stage.to_owned(),
+        stage: shown(stage).to_owned(),
         recorded: recorded.to_owned(),
         reference: reference.map_or_else(|| "its reference".to_owned(), |r| format!("Secret {}", r.name)),
         found,
@@ -324,6 +324,32 @@ fn aside(stage: &str, target: Option<&InventoryTarget>) -> String {
 /// The stage of the spec that a record was set aside from.
 pub(super) fn set_aside_from(name: &str) -> Option<&str> {
     name.split_once('.').map(|(stage, _)| stage)
+}
+
+/// A record's stage as people know it.
+pub(super) fn shown(record: &str) -> &str {
+    set_aside_from(record).unwrap_or(record)
+}
+
+/// What the annotation `confirm-prune` is to say where the cluster of a record is gone for good: its identity, or the
+/// Secret that led to it.
+pub(super) fn forget_word(record: &Record) -> Option<&str> {
+    let target = record.target.as_ref()?;
+    let secret = target.secret_ref().map(|s| s.name.as_str());
+    target.cluster_id.as_deref().or(secret)
+}
+
+/// A cluster that cannot be reached, with the way out where it never will be.
+pub(super) fn or_forget(mut failure: Failure, record: &Record, left: usize) -> Failure {
+    if let Some(word) = forget_word(record) {
+        let objects = if left == 1 { "object" } else { "objects" };
+        failure.message.push_str(&format!(
+            "; {left} {objects} of the stage are still recorded on that cluster: if it is gone for good, set the annotation {} to {word} \
+             to forget them",
+            annotation::CONFIRM_PRUNE
+        ));
+    }
+    failure
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod gates;
 mod harness;
 mod kustomize;
 mod leader;
+mod leftovers;
 mod namespaces;
 mod notifications;
 mod others;

@@ -93,7 +93,7 @@ pub(super) async fn until_message(set: &StageSet<'_>, part: &str) -> String {
     set.message().await
 }
 
-async fn cluster_id(cluster: &Cluster) -> String {
+pub(super) async fn cluster_id(cluster: &Cluster) -> String {
     let system = cluster.must_get(&objects::namespaces(), "", "kube-system").await;
     system["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }

@@ -1,0 +1,169 @@
+//! What a prune cannot delete: it holds up nothing else, is told where it belongs, and does not hold a StageSet for ever.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::remote::{admin, cluster_id, far, furnish, maps, names, publish, remote, secret, until_message};
+use crate::support::{
+    Archive, Cluster, Match, StageSet, Verb, When, World, archive,
+    artifacts::Answer,
+    objects::{self, configmap},
+    stageset::{condition_of, stage, stage_of, stageset},
+};
+
+const CONFIRM: &str = "stages.metio.wtf/confirm-prune";
+
+/// Rules: run 19.3, run B14
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_deleted_holds_up_no_other_stage_and_is_told_at_its_own() {
+    let world = World::start("prune-all").await;
+    for (artifact, objects) in [("one", ["a", "b"]), ("two", ["d", "e"]), ("three", ["g", "h"])] {
+        publish(&world, artifact, &objects).await;
+    }
+    let stages = |of: &[&str]| -> Vec<Value> {
+        let stages = of.iter().map(|s| json!({ "name": s, "sourceRef": { "name": s } }));
+        stages.collect()
+    };
+    let mut shop = stageset("shop")
+        .set("stages", json!(stages(&["one", "two", "three"])))
+        .apply(&world)
+        .await;
+    shop.until_ready().await;
+    shop.suspend(true).await;
+    shop.until_reason("Suspended").await;
+    for name in ["b", "h"] {
+        let delete = Match::writes().verb(Verb::Delete).resource("configmaps").name(name);
+        world.proxy.fail(delete, When::Always, 403);
+    }
+    publish(&world, "one", &["a"]).await;
+    publish(&world, "two", &["d"]).await;
+    shop.patch_spec(json!({ "suspend": false, "stages": stages(&["one", "two"]) }))
+        .await;
+    let status = shop
+        .until("not ready, with both stages", |s| {
+            let ready = condition_of(s, "Ready").map(|c| c["message"].to_string());
+            ready.is_some_and(|m| m.contains("stage \\\"three\\\" prune: ") && m.contains("stage \\\"one\\\" prune: "))
+        })
+        .await;
+    let message = condition_of(&status, "Ready").map(|c| c["message"].to_string());
+    let message = message.unwrap_or_default();
+    assert!(!message.contains("\\\"two\\\""), "{message}");
+    let told = stage_of(&status, "one")["message"].as_str().unwrap_or_default();
+    assert!(told.starts_with("prune: ") && told.contains("/b"), "{status}");
+    assert_eq!(stage_of(&status, "two")["message"], Value::Null, "nothing left of it");
+    assert_eq!(
+        world.applied(&objects::configmaps(), "shop").await,
+        ["a", "b", "d", "h"]
+    );
+    world.proxy.heal();
+    shop.until_ready().await;
+    assert_eq!(world.applied(&objects::configmaps(), "shop").await, ["a", "d"]);
+    assert_eq!(shop.stage("one").await["message"], Value::Null);
+    let stages: Vec<String> = shop.inventory().await.into_keys().collect();
+    assert_eq!(stages, ["one", "two"]);
+}
+
+/// A cluster that never comes back is forgotten once somebody says so, and what may be left there is told.
+///
+/// Rules: decisions 6 target, run 4.2 retry
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_gone_for_good_is_forgotten_once_that_is_confirmed() {
+    let world = World::start("far-forget").await;
+    let far = far().await;
+    furnish(&far, &world.namespace).await;
+    secret(&world, "far", "value", &admin(&far)).await;
+    publish(&world, "app", &["a", "b"]).await;
+    let mut app = remote("app", "far").apply(&world).await;
+    app.until_ready().await;
+    let id = cluster_id(&far).await;
+    app.suspend(true).await;
+    app.until_reason("Suspended").await;
+    world.cluster.delete(&objects::secrets(), &world.namespace, "far").await;
+    app.patch_spec(json!({ "suspend": false, "kubeConfig": null })).await;
+    let message = until_message(&app, "does not exist").await;
+    for part in [
+        "stage \"web\" connect to target cluster: ".to_owned(),
+        "2 objects".to_owned(),
+        format!("{CONFIRM} to {id} "),
+    ] {
+        assert!(message.contains(&part), "{message} does not say {part}");
+    }
+    // What is left on this cluster goes meanwhile.
+    publish(&world, "app", &["a"]).await;
+    world
+        .cluster
+        .until_gone(&objects::configmaps(), &world.namespace, "b")
+        .await;
+    app.annotate(CONFIRM, Some("another")).await;
+    until_message(&app, "does not exist").await;
+    app.annotate(CONFIRM, Some(&id)).await;
+    app.until_ready().await;
+    let stages: Vec<String> = app.inventory().await.into_keys().collect();
+    assert_eq!(stages, ["web"]);
+    let note = app.until_event("TeardownForced").await["note"].to_string();
+    for part in [id, format!("ConfigMap/{}/a", world.namespace), "left behind".to_owned()] {
+        assert!(note.contains(&part), "{note} does not say {part}");
+    }
+    assert_eq!(maps(&far, &world.namespace).await, names(&["a", "b"]));
+    assert_eq!(maps(&world.cluster, &world.namespace).await, names(&["a"]));
+}
+
+/// Where a record was set aside, people read of the stage they know.
+///
+/// Rules: decisions 6 target
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_was_set_aside_is_told_by_the_name_of_its_stage() {
+    let world = World::start("far-aside").await;
+    let far = far().await;
+    furnish(&far, &world.namespace).await;
+    secret(&world, "far", "value", &admin(&far)).await;
+    publish(&world, "app", &["a"]).await;
+    let mut app = remote("app", "far").apply(&world).await;
+    app.until_ready().await;
+    app.suspend(true).await;
+    app.until_reason("Suspended").await;
+    secret(&world, "far", "value", &admin(&world.cluster)).await;
+    app.patch_spec(json!({ "suspend": false, "kubeConfig": null })).await;
+    app.until_reason("PruneHeld").await;
+    let message = app.message().await;
+    assert!(message.starts_with("stage \"web\": "), "{message}");
+    let here = cluster_id(&world.cluster).await;
+    app.annotate(CONFIRM, Some(&here)).await;
+    app.until_ready().await;
+    assert_eq!(
+        maps(&world.cluster, &world.namespace).await,
+        names(&["a"]),
+        "it is wanted"
+    );
+}
+
+/// A source without revisions: a prune is confirmed with the digest, which the message names.
+///
+/// Rules: decisions 6 mass
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_of_a_source_without_revisions_can_be_confirmed() {
+    let world = World::start("no-revision").await;
+    let publish = async |prefix: &str| {
+        let all: Vec<String> = (0..24).map(|n| configmap(&format!("{prefix}{n}"), "1")).collect();
+        let bytes = Archive::of(&[("all.yaml", &objects::multi(&all))]).gzip();
+        let digest = archive::sha256(&bytes);
+        let path = format!("{}/{prefix}.tar.gz", world.namespace);
+        let url = world.artifacts.put(&path, Answer::Bytes(bytes.into()));
+        world.publish_status("app", &url, "", &digest, true).await;
+        digest
+    };
+    publish("old").await;
+    let app = stageset("app").stage(stage("app", "app")).apply(&world).await;
+    app.until_ready().await;
+    let digest = publish("new").await;
+    app.until_reason("PruneHeld").await;
+    let message = app.message().await;
+    assert!(message.contains(&format!("{CONFIRM}: {digest}")), "{message}");
+    app.annotate(CONFIRM, Some("")).await;
+    app.reconcile().await;
+    assert!(world.config_value("old0").await.is_some(), "nothing confirms nothing");
+    app.annotate(CONFIRM, Some(&digest)).await;
+    app.until_ready().await;
+    assert_eq!(world.applied(&objects::configmaps(), "app").await.len(), 24);
+}
