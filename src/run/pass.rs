@@ -166,7 +166,7 @@ impl<'a> Pass<'a> {
 
     /// Begins, resumes, or looks after what is deployed.
     async fn go_on(&mut self, offered: Vec<Artifact>) -> Result<End, Stop> {
-        if let Some(end) = self.connect().await {
+        if let Some(end) = self.connect().await? {
             return Ok(end);
         }
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());

@@ -167,3 +167,91 @@ async fn a_prune_of_a_source_without_revisions_can_be_confirmed() {
     app.until_ready().await;
     assert_eq!(world.applied(&objects::configmaps(), "app").await.len(), 24);
 }
+
+/// The Secret leads to another cluster and nothing else has changed: a run brings everything there, and records it there.
+///
+/// Rules: decisions 6 target, decisions 6 before
+#[tokio::test(flavor = "multi_thread")]
+async fn another_cluster_behind_the_reference_gets_a_run_of_its_own() {
+    let mut world = World::start("far-swapped").await;
+    let far = far().await;
+    furnish(&far, &world.namespace).await;
+    secret(&world, "target", "value", &admin(&far)).await;
+    publish(&world, "app", &["a", "b"]).await;
+    let app = remote("app", "target").apply(&world).await;
+    app.until_ready().await;
+    drop(app);
+    let here = Cluster::shared().await;
+    for (cluster, restart) in [(&here, false), (&far, true)] {
+        let id = cluster_id(cluster).await;
+        if restart {
+            world.controller().kill();
+        }
+        secret(&world, "target", "value", &admin(cluster)).await;
+        if restart {
+            world.controller().start_again();
+            world.controller().until_ready().await;
+        }
+        let app = StageSet::named(&world, "app").await;
+        let recorded = crate::support::look(crate::support::PATIENCE, || async {
+            let selector = "stages.metio.wtf/stage-set=app";
+            let shards = world
+                .cluster
+                .list(&objects::inventories(), &world.namespace, selector)
+                .await;
+            let ids: BTreeSet<String> = shards
+                .iter()
+                .map(|s| s["spec"]["target"]["clusterID"].to_string())
+                .collect();
+            if ids == BTreeSet::from([json!(id).to_string()]) {
+                Ok(())
+            } else {
+                Err(format!("{ids:?}"))
+            }
+        })
+        .await;
+        if let Err(seen) = recorded {
+            world.fail(&format!("{id} is not recorded: {seen}")).await;
+        }
+        app.until_ready().await;
+        assert_eq!(maps(cluster, &world.namespace).await, names(&["a", "b"]));
+        assert_eq!(app.event_count("DriftCorrected").await, 0, "a release is no drift");
+    }
+    let app = StageSet::named(&world, "app").await;
+    app.delete().await;
+    app.until_gone().await;
+    assert_eq!(maps(&far, &world.namespace).await, names(&[]), "torn down there");
+}
+
+/// The same in the middle of a run: a stage that is through on the one cluster is not through on the other.
+///
+/// Rules: decisions 6 target
+#[tokio::test(flavor = "multi_thread")]
+async fn another_cluster_in_the_middle_of_a_run_gets_the_stages_that_were_through_too() {
+    let world = World::start("far-midway").await;
+    let far = far().await;
+    furnish(&far, &world.namespace).await;
+    secret(&world, "target", "value", &admin(&world.cluster)).await;
+    publish(&world, "app", &["a"]).await;
+    let late = objects::deployment("late", "img", 1).replace(
+        "    metadata:\n      labels:\n",
+        "    metadata:\n      annotations: { testenv.metio.wtf/pod: late, testenv.metio.wtf/delay: 1h }\n      labels:\n",
+    );
+    world.publish("late", &[("late.yaml", &late)]).await;
+    let app = remote("app", "target").stage(stage("late", "late")).apply(&world).await;
+    app.until_phase("late", "Verifying").await;
+    assert_eq!(maps(&world.cluster, &world.namespace).await, names(&["a"]));
+    secret(&world, "target", "value", &admin(&far)).await;
+    far.until(&objects::configmaps(), &world.namespace, "a", "applied there", |_| true)
+        .await;
+    far.until(
+        &objects::deployments(),
+        &world.namespace,
+        "late",
+        "applied there",
+        |_| true,
+    )
+    .await;
+    app.until_phase("late", "Verifying").await;
+    assert_eq!(app.event_count("DriftCorrected").await, 0, "a release is no drift");
+}
