@@ -153,13 +153,16 @@ impl Pass<'_> {
     }
 
     /// Deletes what left the stages. Whatever cannot be deleted holds up no other stage, nor what left the spec. `Some`
-    /// when it has to be confirmed first.
+    /// when it has to be confirmed first, or is not the time yet.
     pub(super) async fn prune(&mut self) -> Result<Option<End>, Unpruned> {
         if self.prune_deferred {
             return Ok(None);
         }
         let spec = self.set.spec.clone();
         let desired = self.desired().await?;
+        if let Some(at) = self.unapplied(&desired) {
+            return Ok(Some(self.apply_anew(at)));
+        }
         let plans = self.plan(&desired).await?;
         for planned in &plans {
             if let Some(held) = self.guard(&planned.plan) {

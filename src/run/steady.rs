@@ -46,6 +46,7 @@ impl Pass<'_> {
         for (at, stage) in spec.stages.iter().enumerate() {
             let tenant = self.tenant(stage);
             let look = match self.tend(at, stage, &tenant, full).await {
+                Ok(_) if self.status.stages[at].inputs_digest.is_none() => return Ok(self.apply_anew(at)),
                 Ok(look) => look,
                 Err(failure) => {
                     // What a full look was asked for is still to be done.
@@ -255,6 +256,12 @@ impl Pass<'_> {
             }
             rendered => rendered?,
         };
+        if self.is_unrecorded(stage, &rendered.ids) {
+            self.status.stages[at].inputs_digest = None;
+            memory.inputs.clear();
+            let observer = self.observer(tenant, &judge, self.watched_mode());
+            return observer.look(&mut memory.objects, needed, None).await;
+        }
         self.leave_alone(stage, tenant, &rendered.objects, memory).await?;
         let part_of = applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace);
         let sent: HashMap<ObjectId, Value> = rendered
