@@ -62,6 +62,8 @@ pub struct Pass<'a> {
     pub(super) resting: bool,
     /// An object that was deleted to be made anew is not gone yet.
     pub(super) comes_back: bool,
+    /// What was pruned is not gone yet, and a namespace waits for that.
+    pub(super) leaves: bool,
     /// When the last complete look ended before this step.
     pub(super) looked_at: Option<Instant>,
     /// The stage that was denied something in this step.
@@ -98,6 +100,7 @@ impl<'a> Pass<'a> {
             wrote_in_pass: false,
             resting: false,
             comes_back: false,
+            leaves: false,
             denied: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::Context;
 use super::notify::Notice;
@@ -16,7 +17,7 @@ use crate::api::common::non_empty;
 use crate::api::names::annotation;
 use crate::api::{Reason, StageSet, StageSetSpec};
 use crate::cluster::{Cluster, Identity, uid};
-use crate::rules::backoff::RBAC_LADDER;
+use crate::rules::backoff::{POLL_LADDER, RBAC_LADDER};
 use crate::rules::condition::{MAX_MESSAGE, Situation, cut};
 use crate::rules::inventory::{
     DesiredStage, DuplicateClaim, Entries, Entry, ObjectId, PruneGuard, StagePrune, prune_set,
@@ -87,7 +88,9 @@ impl Pass<'_> {
         let again = newer || self.prune_deferred || self.is_disturbed();
         let steady = jittered(self.cadence().steady);
         let wake = if again {
-            std::time::Duration::ZERO
+            Duration::ZERO
+        } else if self.leaves {
+            POLL_LADDER.first
         } else {
             self.memory.doubts.rest().map_or(steady, |rest| rest.min(steady))
         };
@@ -374,6 +377,7 @@ impl Pass<'_> {
             }
             tell_kept(self.ctx, &self.set, &plan.stage, &removal.kept);
         }
+        self.leaves |= removal.leaving.iter().any(|id| !removal.settled.contains(id));
         self.shrink_record(plan, record, &removal, desired).await?;
         let Some(first) = removal.errors.first() else {
             return Ok(None);

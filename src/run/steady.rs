@@ -76,8 +76,6 @@ impl Pass<'_> {
                 wake = earlier(wake, self.full_again());
             }
         }
-        let waits = doubtful || bad.is_some() || self.comes_back;
-        self.memory.polls = if waits { self.memory.polls.saturating_add(1) } else { 0 };
         if self.has_leftovers() {
             match self.prune().await {
                 Ok(None) => self.count_records(),
@@ -85,6 +83,11 @@ impl Pass<'_> {
                 Err(unpruned) => return self.failed_prune(unpruned),
             }
         }
+        if self.leaves {
+            wake = earlier(wake, POLL_LADDER.wait(self.memory.polls));
+        }
+        let waits = doubtful || bad.is_some() || self.comes_back || self.leaves;
+        self.memory.polls = if waits { self.memory.polls.saturating_add(1) } else { 0 };
         if self.prune_deferred {
             wake = Wake::In(Duration::ZERO);
         }

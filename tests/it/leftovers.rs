@@ -256,25 +256,9 @@ async fn another_cluster_in_the_middle_of_a_run_gets_the_stages_that_were_throug
     assert_eq!(app.event_count("DriftCorrected").await, 0, "a release is no drift");
 }
 
-/// Another version of the controller may render other objects of the same inputs, such as another suffix of a name. They
-/// are applied before those of before go.
-///
-/// Rules: run 19.1, run B1
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_rendered_but_was_never_recorded_is_applied_before_anything_is_pruned() {
-    let mut world = World::start("renderer").await;
-    publish(&world, "app", &["new"]).await;
-    publish(&world, "next", &["other"]).await;
-    let shop = stageset("shop")
-        .stage(stage("app", "app"))
-        .stage(stage("next", "next"))
-        .apply(&world)
-        .await;
-    shop.until_ready().await;
-    shop.until("a finished run", |s| s["run"].is_null()).await;
-    drop(shop);
-    world.controller().kill();
-    // As an older version has left it.
+/// Leaves things as if an older version had rendered `old` where this one renders `new`. The controller is not there
+/// meanwhile.
+async fn by_an_older_version(world: &World) {
     let ns = &world.namespace;
     let mut old = world.cluster.must_get(&objects::configmaps(), ns, "new").await;
     old["metadata"] = json!({ "name": "old", "namespace": ns, "labels": old["metadata"]["labels"] });
@@ -286,21 +270,51 @@ async fn what_is_rendered_but_was_never_recorded_is_applied_before_anything_is_p
         .cluster
         .patch(&objects::inventories(), ns, "shop-app-0", patch)
         .await;
-    let mark = world.proxy.mark();
-    world.controller().start_again();
-    world.controller().until_ready().await;
-    let shop = StageSet::named(&world, "shop").await;
-    shop.request().await;
-    world
-        .cluster
-        .until_gone(&objects::configmaps(), &world.namespace, "old")
-        .await;
-    shop.until_ready().await;
-    assert_eq!(world.applied(&objects::configmaps(), "shop").await, ["new", "other"]);
-    assert_eq!(shop.recorded_configmaps("app").await, names(&["new"]));
-    let writes = world.proxy.since(mark).writes();
-    let at = |wanted: Match| writes.matching(&wanted).first().map(|r| r.index);
-    let made = at(Match::writes().verb(Verb::Patch).resource("configmaps").name("new"));
-    let pruned = at(Match::writes().verb(Verb::Delete).resource("configmaps").name("old"));
-    assert!(made.is_some() && made < pruned, "\n{}", writes.lines());
+}
+
+/// Another version of the controller may render other objects of the same inputs, such as another suffix of a name. They
+/// are applied before those of before go, be it in a release that is in place or in a run.
+///
+/// Rules: run 19.1, run B1
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_rendered_but_was_never_recorded_is_applied_before_anything_is_pruned() {
+    for run in [false, true] {
+        let mut world = World::start("renderer").await;
+        publish(&world, "app", &["new"]).await;
+        world.publish("next", &[("w.yaml", &objects::widget("w", 1))]).await;
+        world.widget("w", !run).await;
+        let shop = stageset("shop")
+            .stage(stage("app", "app"))
+            .stage(stage("next", "next"))
+            .apply(&world)
+            .await;
+        if run {
+            shop.until_phase("next", "Verifying").await;
+        } else {
+            shop.until_ready().await;
+            shop.until("a finished run", |s| s["run"].is_null()).await;
+        }
+        drop(shop);
+        world.controller().kill();
+        by_an_older_version(&world).await;
+        let mark = world.proxy.mark();
+        world.controller().start_again();
+        world.controller().until_ready().await;
+        let shop = StageSet::named(&world, "shop").await;
+        if run {
+            world.widget("w", true).await;
+        } else {
+            shop.request().await;
+        }
+        let maps = objects::configmaps();
+        world.cluster.until_gone(&maps, &world.namespace, "old").await;
+        shop.until_ready().await;
+        assert_eq!(world.applied(&maps, "shop").await, ["new"]);
+        assert_eq!(shop.recorded_configmaps("app").await, names(&["new"]));
+        let writes = world.proxy.since(mark).writes();
+        let at = |wanted: Match| writes.matching(&wanted).first().map(|r| r.index);
+        let made = at(Match::writes().verb(Verb::Patch).resource("configmaps").name("new"));
+        let pruned = at(Match::writes().verb(Verb::Delete).resource("configmaps").name("old"));
+        assert!(made.is_some() && made < pruned, "\n{}", writes.lines());
+    }
 }
