@@ -266,17 +266,7 @@ impl Pass<'_> {
             return observer.look(&mut memory.objects, needed, None).await;
         }
         self.leave_alone(stage, tenant, &rendered.objects, memory).await?;
-        let part_of = applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace);
-        let sent: HashMap<ObjectId, Value> = rendered
-            .objects
-            .into_iter()
-            .filter_map(|mut object| {
-                if let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
-                    labels.insert(applyset::PART_OF_LABEL.into(), Value::String(part_of.clone()));
-                }
-                Some((ObjectId::of(&object)?, object))
-            })
-            .collect();
+        let sent = self.as_sent(stage, rendered.objects);
         Self::forget_unrendered(memory, &sent);
         let ignore = super::treatment::ignore(&self.set.spec, stage)?;
         let observer = verify::Observer {
@@ -291,6 +281,20 @@ impl Pass<'_> {
         self.correct(stage, tenant, &judge, &look, sent, memory).await?;
         let observer = self.observer(tenant, &judge, Mode::JustApplied);
         observer.look(&mut memory.objects, needed, None).await
+    }
+
+    /// What a stage renders, as it is sent.
+    fn as_sent(&self, stage: &Stage, objects: Vec<Value>) -> HashMap<ObjectId, Value> {
+        let part_of = applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace);
+        objects
+            .into_iter()
+            .filter_map(|mut object| {
+                if let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
+                    labels.insert(applyset::PART_OF_LABEL.into(), Value::String(part_of.clone()));
+                }
+                Some((ObjectId::of(&object)?, object))
+            })
+            .collect()
     }
 
     /// After a restart nobody remembers which objects are left as they are; and one that asked for it by itself may not

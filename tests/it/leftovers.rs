@@ -14,7 +14,7 @@ use crate::support::{
 
 const CONFIRM: &str = "stages.metio.wtf/confirm-prune";
 
-/// Rules: run 19.3, run B14
+/// Rules: run 19.3.4, run B14
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_deleted_holds_up_no_other_stage_and_is_told_at_its_own() {
     let world = World::start("prune-all").await;
