@@ -6,6 +6,7 @@ use crate::api::Reason;
 use crate::cluster::{self, Target};
 use crate::rules::condition::Situation;
 use crate::rules::condition::{MAX_MESSAGE, cut};
+use crate::rules::inventory::DuplicateClaim;
 use crate::rules::redact;
 
 /// When to look again if nothing wakes the StageSet before.
@@ -114,6 +115,17 @@ impl Failure {
         failure
     }
 
+    /// An object that two stages render.
+    pub fn of_claim(claim: &DuplicateClaim) -> Self {
+        Self {
+            reason: Reason::InvalidSpec,
+            operation: "build",
+            message: claim.to_string(),
+            remedy: Remedy::Change,
+            missing: None,
+        }
+    }
+
     /// A failure to resolve, fetch or find something in an artifact.
     pub fn of_source(error: &crate::source::Error) -> Self {
         let outcome = error.outcome();
@@ -156,5 +168,25 @@ impl Failure {
             remedy: Remedy::Retry,
             missing: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::inventory::ObjectId;
+
+    #[test]
+    fn an_object_of_two_stages_is_told_with_both_and_with_what_to_do() {
+        let failure = Failure::of_claim(&DuplicateClaim {
+            id: ObjectId::new("ns", "a", "", "ConfigMap"),
+            first: "one".into(),
+            second: "two".into(),
+        });
+        let told = failure.told();
+        for part in ["ConfigMap/ns/a", "one", "two", "remove it from one of them"] {
+            assert!(told.contains(part), "{told} does not say {part}");
+        }
+        assert_eq!(failure.reason, Reason::InvalidSpec);
     }
 }

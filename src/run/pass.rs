@@ -62,6 +62,8 @@ pub struct Pass<'a> {
     pub(super) resting: bool,
     /// An object that was deleted to be made anew is not gone yet.
     pub(super) comes_back: bool,
+    /// What was pruned is not gone yet, and a namespace waits for that.
+    pub(super) leaves: bool,
     /// When the last complete look ended before this step.
     pub(super) looked_at: Option<Instant>,
     /// The stage that was denied something in this step.
@@ -98,6 +100,7 @@ impl<'a> Pass<'a> {
             wrote_in_pass: false,
             resting: false,
             comes_back: false,
+            leaves: false,
             denied: None,
         }
     }
@@ -166,7 +169,7 @@ impl<'a> Pass<'a> {
 
     /// Begins, resumes, or looks after what is deployed.
     async fn go_on(&mut self, offered: Vec<Artifact>) -> Result<End, Stop> {
-        if let Some(end) = self.connect().await {
+        if let Some(end) = self.connect().await? {
             return Ok(end);
         }
         self.artifacts = self.pinned().unwrap_or_else(|| offered.clone());
@@ -518,7 +521,7 @@ impl<'a> Pass<'a> {
 }
 
 /// `stage "web" apply: …`, or `stage "web": …` where no operation is named.
-fn stage_message(name: &str, failure: &Failure) -> String {
+pub(super) fn stage_message(name: &str, failure: &Failure) -> String {
     let colon = if failure.operation.is_empty() { ":" } else { "" };
     format!("stage \"{name}\"{colon} {}", failure.told())
 }

@@ -2,22 +2,55 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::Context;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Remedy, Stop, Wake};
-use super::pass::{Pass, jittered};
+use super::pass::{Pass, STUMBLES, jittered, stage_message};
 use super::record::{self, Record};
 use super::remove::{Removal, Remover, live};
 use super::status;
-use super::target::{is_here, of_record, same_reference, set_aside_from};
+use super::target::{forget_word, is_here, of_record, or_forget, same_reference, set_aside_from, shown};
 use super::verify::target_of;
 use crate::api::common::non_empty;
 use crate::api::names::annotation;
 use crate::api::{Reason, StageSet, StageSetSpec};
 use crate::cluster::{Cluster, Identity, uid};
-use crate::rules::condition::Situation;
-use crate::rules::inventory::{self, DesiredStage, Entries, Entry, ObjectId, PruneGuard, StagePrune, prune_set};
+use crate::rules::backoff::{POLL_LADDER, RBAC_LADDER};
+use crate::rules::condition::{MAX_MESSAGE, Situation, cut};
+use crate::rules::inventory::{
+    DesiredStage, DuplicateClaim, Entries, Entry, ObjectId, PruneGuard, StagePrune, prune_set,
+};
+use crate::source::Artifact;
+
+/// Stages or objects a message names at most.
+const NAMED: usize = 5;
+
+/// What a prune could not do: every failure with the stage it is about, be it in the spec or not, and what waits for a
+/// person.
+#[derive(Debug, Default)]
+pub(super) struct Unpruned {
+    failures: Vec<(String, Failure)>,
+    held: Option<String>,
+}
+
+impl Unpruned {
+    fn of(record: &str, failure: Failure) -> Self {
+        Self {
+            failures: vec![(shown(record).to_owned(), failure)],
+            held: None,
+        }
+    }
+}
+
+/// Why a prune does not go on with the next stage.
+enum Halt {
+    /// It has to be confirmed first.
+    Held(String),
+    /// The server does not answer: the others would wait as long.
+    Silent(Failure),
+}
 
 /// A plan with the record it is for.
 struct Planned {
@@ -30,19 +63,18 @@ struct Planned {
 impl Pass<'_> {
     /// Prunes, then records the run as done.
     pub(super) async fn conclude(&mut self) -> Result<End, Stop> {
-        let last = self.status.stages.len().saturating_sub(1);
         match self.prune().await {
             Ok(None) => {}
-            Ok(Some(held)) => return Ok(held),
-            Err(failure) => return self.failed_prune(last, failure),
+            Ok(Some(end)) => return Ok(end),
+            Err(unpruned) => return self.failed_prune(unpruned),
         }
         let before = record::release_of(&self.set, &self.status);
         self.status.last_applied_revisions = self.artifacts.iter().map(|a| (a.key(), a.revision.clone())).collect();
         let newer = self.status.last_attempted_revisions != self.status.last_applied_revisions;
         if record::release_of(&self.set, &self.status) == before
-            && let Err(failure) = self.settle_records().await
+            && let Err(unpruned) = self.settle_records().await
         {
-            return self.failed_prune(last, failure);
+            return self.failed_prune(unpruned);
         }
         self.status.run = None;
         self.memory.added.clear();
@@ -56,7 +88,9 @@ impl Pass<'_> {
         let again = newer || self.prune_deferred || self.is_disturbed();
         let steady = jittered(self.cadence().steady);
         let wake = if again {
-            std::time::Duration::ZERO
+            Duration::ZERO
+        } else if self.leaves {
+            POLL_LADDER.first
         } else {
             self.memory.doubts.rest().map_or(steady, |rest| rest.min(steady))
         };
@@ -68,16 +102,39 @@ impl Pass<'_> {
         })
     }
 
-    pub(super) fn failed_prune(&mut self, at: usize, failure: Failure) -> Result<End, Stop> {
-        let before = self.status.stages[at].clone();
-        let message = self.mask(&failure.message);
-        let end = self.failed(at, failure)?;
-        // The stage itself is as it should be; only what left it is not gone yet.
-        self.status.stages[at] = before;
-        self.status.stages[at].message = Some(message);
+    /// Says what could not be pruned, in Ready and at the stages of the spec that it is about. Those themselves are as
+    /// they should be; only what left them is not gone yet.
+    pub(super) fn failed_prune(&mut self, unpruned: Unpruned) -> Result<End, Stop> {
+        let Unpruned { mut failures, held } = unpruned;
+        // What will not go away by itself is told first.
+        failures.sort_by_key(|(_, failure)| failure.remedy == Remedy::Stumble);
+        let texts = failures.iter().map(|(stage, failure)| stage_message(stage, failure));
+        let mut texts: Vec<String> = texts.chain(held).collect();
+        let more = texts.len().saturating_sub(NAMED);
+        texts.truncate(NAMED);
+        let mut text = texts.join("; ");
+        if more > 0 {
+            text.push_str(&format!(" (and {more} more)"));
+        }
+        let message = cut(self.mask(&text), MAX_MESSAGE);
+        let first = failures.first().map(|(_, failure)| (failure.reason, failure.remedy));
+        let (reason, remedy) = first.unwrap_or((Reason::StageFailed, Remedy::Retry));
+        if remedy == Remedy::Stumble && self.memory.undecided < STUMBLES {
+            return Err(Stop::Stumbled(message));
+        }
+        for (stage, failure) in &failures {
+            let told = self.mask(&failure.told());
+            tracing::error!(stage, error = told, "what left a stage cannot be pruned");
+            if let Some(at) = self.position(|s| s.name == *stage) {
+                self.status.stages[at].message = Some(told);
+            }
+        }
         Ok(End {
-            wake: Wake::In(self.cadence().retry.min(crate::rules::backoff::RBAC_LADDER.last)),
-            ..end
+            situation: match remedy {
+                Remedy::Change => Situation::Terminal { reason, message },
+                _ => Situation::Failed { reason, message },
+            },
+            wake: Wake::In(self.cadence().retry.min(RBAC_LADDER.last)),
         })
     }
 
@@ -98,18 +155,16 @@ impl Pass<'_> {
         }
     }
 
-    pub(super) async fn prune(&mut self) -> Result<Option<End>, Failure> {
+    /// Deletes what left the stages. Whatever cannot be deleted holds up no other stage, nor what left the spec. `Some`
+    /// when it has to be confirmed first, or is not the time yet.
+    pub(super) async fn prune(&mut self) -> Result<Option<End>, Unpruned> {
         if self.prune_deferred {
             return Ok(None);
         }
         let spec = self.set.spec.clone();
-        let mut desired = Vec::with_capacity(spec.stages.len());
-        for (at, stage) in spec.stages.iter().enumerate() {
-            desired.push(DesiredStage {
-                name: stage.name.clone(),
-                prune: stage.prunes(),
-                ids: self.desired_ids(at, stage).await?,
-            });
+        let desired = self.desired().await?;
+        if let Some(at) = self.unapplied(&desired) {
+            return Ok(Some(self.apply_anew(at)));
         }
         let plans = self.plan(&desired).await?;
         for planned in &plans {
@@ -117,36 +172,64 @@ impl Pass<'_> {
                 return Ok(Some(held));
             }
         }
+        let mut unpruned = Unpruned::default();
         for planned in &plans {
             let going = going(&plans, planned, &spec);
-            if let Some(held) = self.prune_stage(planned, &going, &desired).await? {
-                return Ok(Some(held));
+            let stage = shown(&planned.plan.stage).to_owned();
+            match self.prune_stage(planned, &going, &desired).await {
+                Ok(None) => {}
+                Ok(Some(Halt::Held(message))) => {
+                    unpruned.held = Some(message);
+                    break;
+                }
+                Ok(Some(Halt::Silent(failure))) => {
+                    unpruned.failures.push((stage, failure));
+                    break;
+                }
+                Err(failure) => unpruned.failures.push((stage, failure)),
             }
         }
-        self.adopt_cluster().await?;
-        Ok(None)
+        match unpruned.held {
+            _ if !unpruned.failures.is_empty() => Err(unpruned),
+            Some(message) => Ok(Some(self.prune_held(message))),
+            None => {
+                self.adopt_cluster().await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// What each stage of the spec renders.
+    async fn desired(&mut self) -> Result<Vec<DesiredStage>, Unpruned> {
+        let spec = self.set.spec.clone();
+        let mut desired = Vec::with_capacity(spec.stages.len());
+        for (at, stage) in spec.stages.iter().enumerate() {
+            let ids = self.desired_ids(at, stage).await;
+            desired.push(DesiredStage {
+                name: stage.name.clone(),
+                prune: stage.prunes(),
+                ids: ids.map_err(|failure| Unpruned::of(&stage.name, failure))?,
+            });
+        }
+        Ok(desired)
     }
 
     /// What leaves each record. What another cluster has of the same name is not what is wanted here; the same cluster by
     /// another way is no other cluster.
-    async fn plan(&self, desired: &[DesiredStage]) -> Result<Vec<Planned>, Failure> {
+    async fn plan(&self, desired: &[DesiredStage]) -> Result<Vec<Planned>, Unpruned> {
         let release = record::release_of(&self.set, &self.status);
         let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
         let mut records = BTreeMap::new();
         for (mut stored, record) in record::all_since(self.ctx, self.owner, &release) {
             stored.added = self.memory.added.get(&stored.name).cloned().unwrap_or_default();
             let is_here = is_here(self.ctx, &self.target, record.target.as_ref()).await;
-            let is_here = is_here.map_err(|e| Failure::of_request("prune", &e))?;
+            let is_here = is_here.map_err(|e| Unpruned::of(&stored.name, Failure::of_request("prune", &e)))?;
             records.insert(stored.name.clone(), record);
             if is_here { &mut here } else { &mut elsewhere }.push(stored);
         }
-        let claimed = |claims: Vec<inventory::DuplicateClaim>| {
-            let ids: Vec<String> = claims.iter().map(|c| c.id.to_string()).collect();
-            Failure::retried("prune", ids.join(", "))
-        };
         let mut plans = Vec::new();
         for (here, stored, desired) in [(true, here, desired), (false, elsewhere, &[])] {
-            for mut plan in prune_set(&stored, desired).map_err(claimed)? {
+            for mut plan in prune_set(&stored, desired).map_err(|claims| claimed(&claims))? {
                 // Set aside although its stage is on this cluster as before: nothing of it is meant to leave at large.
                 let stage = set_aside_from(&plan.stage).filter(|_| here);
                 plan.removed &= !stage.is_some_and(|stage| desired.iter().any(|d| d.name == stage));
@@ -176,14 +259,14 @@ impl Pass<'_> {
     }
 
     /// Nothing of the time before is left: from here on the records name the cluster that is reached now.
-    async fn adopt_cluster(&mut self) -> Result<(), Failure> {
+    async fn adopt_cluster(&mut self) -> Result<(), Unpruned> {
         let spec = self.set.spec.clone();
         for (at, stage) in spec.stages.iter().enumerate() {
             let record = record::of_stage(self.ctx, self.owner, &stage.name);
             if !record.shards.is_empty() && record.target != self.target.recorded {
                 let entries = record.entries();
                 let written = self.recorder(at, stage).write(&entries, &entries).await;
-                written.map_err(|e| Failure::of_request("prune", &e))?;
+                written.map_err(|e| Unpruned::of(&stage.name, Failure::of_request("prune", &e)))?;
             }
         }
         Ok(())
@@ -191,13 +274,14 @@ impl Pass<'_> {
 
     /// A run that got through with the revisions of before, for a changed spec: what it brought counts from here on for
     /// what is in place. With other revisions the marks of before say nothing any more.
-    async fn settle_records(&mut self) -> Result<(), Failure> {
+    async fn settle_records(&mut self) -> Result<(), Unpruned> {
         if self.prune_deferred {
             return Ok(());
         }
         for (at, stage) in self.set.spec.stages.clone().iter().enumerate() {
             let record = record::of_stage(self.ctx, self.owner, &stage.name);
-            let ids = self.desired_ids(at, stage).await?;
+            let ids = self.desired_ids(at, stage).await;
+            let ids = ids.map_err(|failure| Unpruned::of(&stage.name, failure))?;
             let entries = record.entries();
             if record.shards.is_empty() || entries.keys().any(|id| !ids.contains(id)) {
                 continue;
@@ -205,7 +289,7 @@ impl Pass<'_> {
             let mut recorder = self.recorder(at, stage);
             recorder.settles = true;
             let written = recorder.write(&entries, &entries).await;
-            written.map_err(|e| Failure::of_request("record inventory", &e))?;
+            written.map_err(|e| Unpruned::of(&stage.name, Failure::of_request("record inventory", &e)))?;
         }
         Ok(())
     }
@@ -227,12 +311,13 @@ impl Pass<'_> {
             share: self.ctx.config.prune_guard_share,
             min: self.ctx.config.prune_guard_min,
         };
-        let stage = set_aside_from(&plan.stage).unwrap_or(&plan.stage);
-        let at = self.status.stages.iter().position(|s| s.name == stage);
-        let revision = at.map_or("", |at| self.artifacts[at].revision.as_str());
-        let hold = guard
-            .check(plan, revision, self.annotation(annotation::CONFIRM_PRUNE))
+        let stage = shown(&plan.stage);
+        let at = self.position(|s| s.name == stage);
+        let word = at.map_or("", |at| word_of(&self.artifacts[at]));
+        let mut hold = guard
+            .check(plan, word, self.annotation(annotation::CONFIRM_PRUNE))
             .err()?;
+        hold.stage = stage.to_owned();
         Some(self.prune_held(hold.to_string()))
     }
 
@@ -264,68 +349,116 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Deletes what left one stage, on the cluster and as the account it was applied with. `Some` when that has to be
-    /// confirmed first.
+    /// Deletes what left one stage, on the cluster and as the account it was applied with. `Some` when the prune is not to
+    /// go on with the next one.
     async fn prune_stage(
         &mut self,
         planned: &Planned,
         going: &BTreeSet<ObjectId>,
         desired: &[DesiredStage],
-    ) -> Result<Option<End>, Failure> {
+    ) -> Result<Option<Halt>, Failure> {
         let Planned { plan, record, here } = planned;
-        let left_alone = is_left_alone(&plan.stage, &self.set.spec);
-        let delete = if left_alone { &[][..] } else { &plan.delete };
         let mut removal = Removal::default();
-        if !delete.is_empty() {
-            let (cluster, account) = self.reach_record(plan, record, *here).await?;
-            if let Some(other) = self.other_cluster(&plan.stage, record, &cluster).await? {
-                return Ok(Some(self.prune_held(other.to_string())));
-            }
-            let wanted = if *here {
-                BTreeSet::new()
-            } else {
-                self.wanted_uids(delete, desired).await?
-            };
-            let tenant = cluster.tenant(Identity::of(&self.owner.namespace, account.as_deref()));
-            let remover = Remover {
-                tenant: &tenant,
-                owner: self.owner,
-                going,
-                wanted: &wanted,
-            };
-            removal = remover.remove(delete).await;
-            if let Some(successor) = self.successor(plan, account.as_deref())
-                && removal.errors.iter().any(crate::cluster::Error::is_forbidden)
-            {
-                let tenant = cluster.tenant(Identity::of(&self.owner.namespace, Some(successor)));
-                let rest: Vec<Entry> = delete
-                    .iter()
-                    .filter(|e| !removal.settled.contains(&e.id))
-                    .cloned()
-                    .collect();
-                let again = Remover {
-                    tenant: &tenant,
-                    ..remover
-                };
-                removal.followed_by(again.remove(&rest).await);
+        if is_left_alone(&plan.stage, &self.set.spec) {
+            removal.settled = plan.delete.iter().map(|e| e.id.clone()).collect();
+        } else if !plan.delete.is_empty() {
+            match self.reach_record(plan, record, *here).await {
+                Ok((cluster, account)) => {
+                    if let Some(other) = self.other_cluster(&plan.stage, record, &cluster).await? {
+                        return Ok(Some(Halt::Held(other.to_string())));
+                    }
+                    removal = self.remove(planned, &cluster, account, going, desired).await?;
+                }
+                Err(failure) if *here => return Err(failure),
+                Err(_) if self.is_to_be_forgotten(record) => {
+                    removal.settled = plan.delete.iter().map(|e| e.id.clone()).collect();
+                    self.tell_forgotten(plan, record);
+                }
+                Err(failure) => return Err(or_forget(failure, record, plan.delete.len())),
             }
             tell_kept(self.ctx, &self.set, &plan.stage, &removal.kept);
-        } else if left_alone {
-            removal.settled = plan.delete.iter().map(|e| e.id.clone()).collect();
         }
+        self.leaves |= removal.leaving.iter().any(|id| !removal.settled.contains(id));
         self.shrink_record(plan, record, &removal, desired).await?;
-        match removal.errors.first() {
-            None => Ok(None),
-            Some(first) => {
-                let mut failure = Failure::of_request("prune", first);
-                if removal.errors.len() > 1 {
-                    failure
-                        .message
-                        .push_str(&format!(" (and {} more)", removal.errors.len() - 1));
-                }
-                Err(failure)
-            }
+        let Some(first) = removal.errors.first() else {
+            return Ok(None);
+        };
+        let mut failure = Failure::of_request("prune", first);
+        if removal.errors.len() > 1 {
+            let more = removal.errors.len() - 1;
+            failure.message.push_str(&format!(" (and {more} more)"));
         }
+        if removal.silent {
+            return Ok(Some(Halt::Silent(failure)));
+        }
+        Err(failure)
+    }
+
+    /// Deletes as the account of the record, and what that may not as the one that applies the stage now.
+    async fn remove(
+        &self,
+        planned: &Planned,
+        cluster: &Arc<Cluster>,
+        account: Option<String>,
+        going: &BTreeSet<ObjectId>,
+        desired: &[DesiredStage],
+    ) -> Result<Removal, Failure> {
+        let plan = &planned.plan;
+        let wanted = if planned.here {
+            BTreeSet::new()
+        } else {
+            self.wanted_uids(&plan.delete, desired).await?
+        };
+        let tenant = cluster.tenant(Identity::of(&self.owner.namespace, account.as_deref()));
+        let remover = Remover {
+            tenant: &tenant,
+            owner: self.owner,
+            going,
+            wanted: &wanted,
+        };
+        let mut removal = remover.remove(&plan.delete).await;
+        if let Some(successor) = self.successor(plan, account.as_deref())
+            && removal.errors.iter().any(crate::cluster::Error::is_forbidden)
+        {
+            let tenant = cluster.tenant(Identity::of(&self.owner.namespace, Some(successor)));
+            let rest: Vec<Entry> = plan
+                .delete
+                .iter()
+                .filter(|e| !removal.settled.contains(&e.id))
+                .cloned()
+                .collect();
+            let again = Remover {
+                tenant: &tenant,
+                ..remover
+            };
+            removal.followed_by(again.remove(&rest).await);
+        }
+        Ok(removal)
+    }
+
+    /// Whether somebody has confirmed that the cluster of a record is gone for good.
+    fn is_to_be_forgotten(&self, record: &Record) -> bool {
+        let word = forget_word(record);
+        word.is_some() && word == self.annotation(annotation::CONFIRM_PRUNE)
+    }
+
+    fn tell_forgotten(&self, plan: &StagePrune, record: &Record) {
+        let named: Vec<String> = plan.delete.iter().take(NAMED).map(|e| e.id.to_string()).collect();
+        let more = plan.delete.len().saturating_sub(NAMED);
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        let note = format!(
+            "stage \"{}\": cluster {} cannot be reached and is forgotten as confirmed; may be left behind there: {}{more}",
+            shown(&plan.stage),
+            forget_word(record).unwrap_or_default(),
+            named.join(", ")
+        );
+        tracing::warn!(stage = shown(&plan.stage), note, "a record is forgotten");
+        let notice = Notice::about(&self.set, Reason::TeardownForced, true, note);
+        self.ctx.notifier.send(notice);
     }
 
     /// Who applies the stage now, where that is somebody else than `account`, who may have lost its rights.
@@ -351,8 +484,7 @@ impl Pass<'_> {
         }
         // What a kubeconfig may do by itself says nothing about another one: then the present account counts.
         let spec = &self.set.spec;
-        let stage = set_aside_from(&plan.stage).unwrap_or(&plan.stage);
-        let stage = spec.stages.iter().find(|s| s.name == stage);
+        let stage = spec.stages.iter().find(|s| s.name == shown(&plan.stage));
         let account = record
             .account
             .as_deref()
@@ -403,6 +535,24 @@ impl Pass<'_> {
     }
 }
 
+/// An object of two stages, at the second of them.
+fn claimed(claims: &[DuplicateClaim]) -> Unpruned {
+    let failure = |claim: &DuplicateClaim| (claim.second.clone(), Failure::of_claim(claim));
+    Unpruned {
+        failures: claims.iter().map(failure).collect(),
+        held: None,
+    }
+}
+
+/// What a prune is confirmed with: the revision, or the digest where the source has none.
+fn word_of(artifact: &Artifact) -> &str {
+    if artifact.revision.is_empty() {
+        &artifact.digest
+    } else {
+        &artifact.revision
+    }
+}
+
 /// Whether a record was set aside from a stage that does not prune.
 fn is_left_alone(record: &str, spec: &StageSetSpec) -> bool {
     set_aside_from(record)
@@ -423,7 +573,7 @@ fn going(plans: &[Planned], of: &Planned, spec: &StageSetSpec) -> BTreeSet<Objec
 /// Tells which namespaces stay: they are not recorded any more, so somebody has to look after them.
 pub(super) fn tell_kept(ctx: &Context, set: &StageSet, stage: &str, kept: &[String]) {
     if !kept.is_empty() {
-        let note = format!("stage \"{stage}\": {}", kept.join("; "));
+        let note = format!("stage \"{}\": {}", shown(stage), kept.join("; "));
         ctx.notifier.send(Notice::about(set, Reason::NamespaceKept, true, note));
     }
 }

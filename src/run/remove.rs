@@ -10,7 +10,8 @@ use super::verify::target_of;
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Preconditions, Target, Tenant, uid};
 use crate::rules::inventory::{
-    self, Deletion, Entry, Leaving, NamespaceFacts, ObjectId, OwnerRef, may_delete, may_delete_namespace,
+    self, Deletion, Entry, Leaving, NamespaceFacts, NamespaceRefusal, ObjectId, OwnerRef, may_delete,
+    may_delete_namespace,
 };
 
 /// Looks at something that changes from one look to the next.
@@ -24,20 +25,29 @@ const MAX_SILENT: u32 = 3;
 pub struct Removal {
     /// Gone, on their way, or not ours to delete: they need not be recorded any more.
     pub settled: BTreeSet<ObjectId>,
-    /// Still there, with a delete under way.
+    /// Still there, with a delete under way; or a namespace that waits for what is deleted in it.
     pub leaving: Vec<ObjectId>,
     /// Why a namespace stays, which a person has to know: it is not recorded any more.
     pub kept: Vec<String>,
     pub errors: Vec<Error>,
+    /// The server did not answer, and the rest was not tried.
+    pub silent: bool,
 }
 
 impl Removal {
+    /// Whether a namespace that holds objects of others is to be judged later: while what is deleted in it is not gone
+    /// yet, an operator may still be clearing what it has made for that.
+    fn may_yet_empty(&self, namespace: &str, why: &NamespaceRefusal) -> bool {
+        matches!(why, NamespaceRefusal::HoldsOthers { .. }) && self.leaving.iter().any(|id| id.namespace == namespace)
+    }
+
     /// Adds what became of those that were left over, tried again.
     pub fn followed_by(&mut self, again: Self) {
         self.settled.extend(again.settled);
         self.leaving.extend(again.leaving);
         self.kept.extend(again.kept);
         self.errors = again.errors;
+        self.silent = again.silent;
     }
 }
 
@@ -45,7 +55,7 @@ impl Removal {
 enum Fate {
     Gone,
     Leaving,
-    Kept(String),
+    Kept(NamespaceRefusal),
 }
 
 /// A deletion of recorded objects as one identity.
@@ -65,6 +75,7 @@ impl Remover<'_> {
         let began = Instant::now();
         let mut removal = Removal::default();
         let mut silent = 0;
+        let mut waiting = BTreeSet::new();
         let mut ids: Vec<ObjectId> = entries.iter().map(|e| e.id.clone()).collect();
         crate::rules::order::sort_for_delete(&mut ids);
         for id in ids {
@@ -77,7 +88,12 @@ impl Remover<'_> {
                     match fate {
                         Fate::Gone => {}
                         Fate::Leaving => removal.leaving.push(id.clone()),
-                        Fate::Kept(why) => removal.kept.push(why),
+                        Fate::Kept(why) if removal.may_yet_empty(&id.name, &why) => {
+                            removal.leaving.push(id.clone());
+                            waiting.insert(id.name);
+                            continue;
+                        }
+                        Fate::Kept(why) => removal.kept.push(why.to_string()),
                     }
                     removal.settled.insert(id);
                 }
@@ -85,11 +101,16 @@ impl Remover<'_> {
                     silent = if error.is_silence() { silent + 1 } else { 0 };
                     removal.errors.push(error);
                     if silent == MAX_SILENT {
+                        removal.silent = true;
                         break;
                     }
                 }
             }
         }
+        // They stay recorded, so that it is known when they are gone.
+        let leaving = &removal.leaving;
+        let keeps = |id: &ObjectId| waiting.contains(&id.namespace) && leaving.contains(id);
+        removal.settled.retain(|id| !keeps(id));
         removal
     }
 
@@ -131,7 +152,7 @@ impl Remover<'_> {
                     && let Err(refusal) = may_delete_namespace(&self.namespace_facts(&ours, &entry.id.name).await?)
                 {
                     tracing::warn!(object = %target, %refusal, "a namespace is left alone");
-                    return Ok(Fate::Kept(refusal.to_string()));
+                    return Ok(Fate::Kept(refusal));
                 }
                 let only_if = Preconditions {
                     uid: only_if.uid,

@@ -3,17 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use futures::StreamExt;
 
 use super::notify::Notice;
-use super::outcome::Failure;
+use super::outcome::{End, Failure, Wake};
 use super::pass::Pass;
 use super::record::{self, Record};
 use crate::api::names::label;
 use crate::api::{Reason, Stage};
 use crate::cluster::{Target, Tenant};
-use crate::rules::inventory::{Entries, Entry, union};
+use crate::rules::inventory::{DesiredStage, Entries, Entry, ObjectId, union};
 
 /// Kinds listed at once.
 const LISTS_AT_ONCE: usize = 4;
@@ -224,6 +225,36 @@ impl Pass<'_> {
             "objects cannot be listed"
         );
         Err(())
+    }
+
+    /// Whether a stage renders something that is not recorded for it. What was applied always is, so this has not been:
+    /// another version of the controller made other objects of the same inputs, such as another suffix of a name.
+    pub(super) fn is_unrecorded(&self, stage: &Stage, ids: &BTreeSet<ObjectId>) -> bool {
+        let recorded = record::of_stage(self.ctx, self.owner, &stage.name).entries();
+        ids.iter().any(|id| !recorded.contains_key(id))
+    }
+
+    /// The first stage that renders something unrecorded. Pruning what it rendered before would leave it with neither.
+    pub(super) fn unapplied(&self, desired: &[DesiredStage]) -> Option<usize> {
+        let stages = self.set.spec.stages.iter().zip(desired);
+        let mut stages = stages.enumerate();
+        stages.find_map(|(at, (stage, desired))| self.is_unrecorded(stage, &desired.ids).then_some(at))
+    }
+
+    /// Has the run, or a new one, apply a stage again although its inputs are the same: recorded first, as ever, and only
+    /// then pruned.
+    pub(super) fn apply_anew(&mut self, at: usize) -> End {
+        let entry = &mut self.status.stages[at];
+        entry.inputs_digest = None;
+        tracing::info!(
+            stage = entry.name,
+            "the same inputs render to other objects than were applied"
+        );
+        self.unfinished(
+            at,
+            "renders other objects than were applied; applies them",
+            Wake::In(Duration::ZERO),
+        )
     }
 
     /// Whether more is recorded than is wanted: something is left to prune although no run is under way.

@@ -333,19 +333,7 @@ impl Pass<'_> {
             ids: rendered.ids.clone(),
         });
         let claims = find_duplicate_claims(&desired);
-        match claims.first() {
-            None => Ok(()),
-            Some(claim) => Err(Failure {
-                reason: crate::api::Reason::InvalidSpec,
-                operation: "build",
-                message: format!(
-                    "{} is rendered by stage \"{}\" and by stage \"{}\": keep it in one of them",
-                    claim.id, claim.first, claim.second
-                ),
-                remedy: super::outcome::Remedy::Change,
-                missing: None,
-            }),
-        }
+        claims.first().map_or(Ok(()), |claim| Err(Failure::of_claim(claim)))
     }
 
     /// What a stage renders in this run: remembered, or built again after a restart.

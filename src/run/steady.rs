@@ -51,6 +51,7 @@ impl Pass<'_> {
             // What a changed stage renders is not what was applied: putting that in place is no correction of drift.
             let full = full && self.status.stages[at].inputs_digest.as_deref() == Some(&self.inputs(at));
             let look = match self.tend(at, stage, &tenant, full).await {
+                Ok(_) if self.status.stages[at].inputs_digest.is_none() => return Ok(self.apply_anew(at)),
                 Ok(look) => look,
                 Err(failure) => {
                     // What a full look was asked for is still to be done.
@@ -80,16 +81,18 @@ impl Pass<'_> {
                 wake = earlier(wake, self.full_again());
             }
         }
-        let waits = doubtful || bad.is_some() || self.comes_back;
-        self.memory.polls = if waits { self.memory.polls.saturating_add(1) } else { 0 };
         if self.has_leftovers() && !self.change_waits() {
-            let last = spec.stages.len().saturating_sub(1);
             match self.prune().await {
                 Ok(None) => self.count_records(),
-                Ok(Some(held)) => return Ok(held),
-                Err(failure) => return self.failed_prune(last, failure),
+                Ok(Some(end)) => return Ok(end),
+                Err(unpruned) => return self.failed_prune(unpruned),
             }
         }
+        if self.leaves {
+            wake = earlier(wake, POLL_LADDER.wait(self.memory.polls));
+        }
+        let waits = doubtful || bad.is_some() || self.comes_back || self.leaves;
+        self.memory.polls = if waits { self.memory.polls.saturating_add(1) } else { 0 };
         if self.prune_deferred {
             wake = Wake::In(Duration::ZERO);
         }
@@ -268,18 +271,14 @@ impl Pass<'_> {
             }
             rendered => rendered?,
         };
+        if self.is_unrecorded(stage, &rendered.ids) {
+            self.status.stages[at].inputs_digest = None;
+            memory.inputs.clear();
+            let observer = self.observer(tenant, &judge, self.watched_mode());
+            return observer.look(&mut memory.objects, needed, None).await;
+        }
         self.leave_alone(stage, tenant, &rendered.objects, memory).await?;
-        let part_of = applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace);
-        let sent: HashMap<ObjectId, Value> = rendered
-            .objects
-            .into_iter()
-            .filter_map(|mut object| {
-                if let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
-                    labels.insert(applyset::PART_OF_LABEL.into(), Value::String(part_of.clone()));
-                }
-                Some((ObjectId::of(&object)?, object))
-            })
-            .collect();
+        let sent = self.as_sent(stage, rendered.objects);
         Self::forget_unrendered(memory, &sent);
         let ignore = super::treatment::ignore(&self.set.spec, stage)?;
         let observer = verify::Observer {
@@ -294,6 +293,20 @@ impl Pass<'_> {
         self.correct(stage, tenant, &judge, &look, sent, memory).await?;
         let observer = self.observer(tenant, &judge, Mode::JustApplied);
         observer.look(&mut memory.objects, needed, None).await
+    }
+
+    /// What a stage renders, as it is sent.
+    fn as_sent(&self, stage: &Stage, objects: Vec<Value>) -> HashMap<ObjectId, Value> {
+        let part_of = applyset_id(&parent_name(self.ctx, self.owner, &stage.name), &self.owner.namespace);
+        objects
+            .into_iter()
+            .filter_map(|mut object| {
+                if let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
+                    labels.insert(applyset::PART_OF_LABEL.into(), Value::String(part_of.clone()));
+                }
+                Some((ObjectId::of(&object)?, object))
+            })
+            .collect()
     }
 
     /// After a restart nobody remembers which objects are left as they are; and one that asked for it by itself may not

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use super::context::Context;
-use super::outcome::{End, Failure, Remedy, Wake};
+use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::pass::{Pass, jittered};
 use super::record::{self, Record};
 use super::slot;
@@ -62,7 +62,10 @@ pub(super) struct OtherCluster {
 impl Pass<'_> {
     /// Connects to the cluster the spec names; without a reference it is the local one. `Some` is the end of the step:
     /// nothing is ever applied to the local cluster because another one cannot be reached.
-    pub(super) async fn connect(&mut self) -> Option<End> {
+    ///
+    /// # Errors
+    /// A cluster that cannot be identified, or a failed write of the status.
+    pub(super) async fn connect(&mut self) -> Result<Option<End>, Stop> {
         let mut id = String::new();
         if let Some(reference) = self.set.spec.kube_config.clone() {
             self.watch_kubeconfig(&reference).await;
@@ -75,10 +78,14 @@ impl Pass<'_> {
                         .unwrap_or_default();
                     self.target = aim;
                 }
-                Err(error) => return Some(self.unreachable(&error)),
+                Err(error) => return Ok(Some(self.unreachable(&error))),
             }
         }
-        if self.memory.target != id {
+        let other = self.memory.target != id;
+        if self.status.run.is_none() || other {
+            self.mark_elsewhere(other).await?;
+        }
+        if other {
             // Versions and states learned on one cluster mean nothing on another.
             self.memory.stages.clear();
             self.memory.looked_at = None;
@@ -86,7 +93,33 @@ impl Pass<'_> {
             self.memory.full_due = None;
             self.memory.target = id;
         }
-        None
+        Ok(None)
+    }
+
+    /// The reference leads to another cluster than the one that is recorded: whatever the inputs, nothing was applied
+    /// there, so a run has to bring it. In a run it is written down at once where it has just been found out, `other`: the
+    /// record names the cluster of before until the run has come to its prune.
+    async fn mark_elsewhere(&mut self, other: bool) -> Result<(), Stop> {
+        let mut first = None;
+        for at in 0..self.status.stages.len() {
+            let record = record::of_stage(self.ctx, self.owner, &self.status.stages[at].name);
+            let recorded = record.target.as_ref().and_then(|t| t.cluster_id.as_deref());
+            let Some(id) = recorded.filter(|_| same_reference(record.target.as_ref(), self.target.recorded.as_ref()))
+            else {
+                continue;
+            };
+            if !self.target.cluster.is(id).await? && self.status.stages[at].inputs_digest.take().is_some() {
+                first = first.or(Some(at));
+            }
+        }
+        if let Some(at) = first.filter(|_| other && self.status.run.is_some()) {
+            let message = self.progress(
+                at,
+                "spec.kubeConfig leads to another cluster now; applies all of it there",
+            );
+            self.write(&Situation::Unfinished { message }).await?;
+        }
+        Ok(())
     }
 
     /// A kubeconfig that appears, is rotated or leaves wakes the StageSet where one of its readers may watch it.
@@ -197,7 +230,7 @@ pub(super) async fn other_cluster(
     }
     let reference = record.target.as_ref().and_then(InventoryTarget::secret_ref);
     Ok(Some(OtherCluster {
-        stage: stage.to_owned(),
+        stage: shown(stage).to_owned(),
         recorded: recorded.to_owned(),
         reference: reference.map_or_else(|| "its reference".to_owned(), |r| format!("Secret {}", r.name)),
         found,
@@ -324,6 +357,32 @@ fn aside(stage: &str, target: Option<&InventoryTarget>) -> String {
 /// The stage of the spec that a record was set aside from.
 pub(super) fn set_aside_from(name: &str) -> Option<&str> {
     name.split_once('.').map(|(stage, _)| stage)
+}
+
+/// A record's stage as people know it.
+pub(super) fn shown(record: &str) -> &str {
+    set_aside_from(record).unwrap_or(record)
+}
+
+/// What the annotation `confirm-prune` is to say where the cluster of a record is gone for good: its identity, or the
+/// Secret that led to it.
+pub(super) fn forget_word(record: &Record) -> Option<&str> {
+    let target = record.target.as_ref()?;
+    let secret = target.secret_ref().map(|s| s.name.as_str());
+    target.cluster_id.as_deref().or(secret)
+}
+
+/// A cluster that cannot be reached, with the way out where it never will be.
+pub(super) fn or_forget(mut failure: Failure, record: &Record, left: usize) -> Failure {
+    if let Some(word) = forget_word(record) {
+        let objects = if left == 1 { "object" } else { "objects" };
+        failure.message.push_str(&format!(
+            "; {left} {objects} of the stage are still recorded on that cluster: if it is gone for good, set the annotation {} to {word} \
+             to forget them",
+            annotation::CONFIRM_PRUNE
+        ));
+    }
+    failure
 }
 
 #[cfg(test)]

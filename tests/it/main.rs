@@ -26,6 +26,7 @@ mod holds;
 mod install;
 mod kustomize;
 mod leader;
+mod leftovers;
 mod namespaces;
 mod notifications;
 mod others;

@@ -159,3 +159,55 @@ async fn a_kind_that_is_not_found_is_looked_for_again() {
     until_told(&shop, &inner, "/theirs").await;
     clear(&world, &inner).await;
 }
+
+/// What an operator has made for an object is cleared once that is deleted: the namespace waits for it, and then goes.
+///
+/// Rules: run 19.3 namespace
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_waits_for_what_is_deleted_in_it() {
+    for delete in [false, true] {
+        let (world, inner) = world("ns-waits").await;
+        let shop = both(&world, &inner).await.apply(&world).await;
+        shop.until_ready().await;
+        let maps = objects::configmaps();
+        let finalizers = |f: Value| json!({ "metadata": { "finalizers": f } });
+        let held = finalizers(json!(["fixture.stageset.test/held"]));
+        world.cluster.patch(&maps, &inner, "db", held).await;
+        world.cluster.apply_yaml(&configmap("derived", "1"), &inner).await;
+        if delete {
+            shop.delete().await;
+        } else {
+            let revision = world.publish("app", &[("x.yaml", &configmap("x", "1"))]).await;
+            shop.until_rolled_out("app", &revision).await;
+        }
+        let leaving = |db: &Value| !db["metadata"]["deletionTimestamp"].is_null();
+        world.cluster.until(&maps, &inner, "db", "deleted", leaving).await;
+        if !delete {
+            let recorded = shop.inventory().await["app"].clone();
+            assert!(
+                recorded.iter().any(|id| id.contains(&format!("{inner}__Namespace"))),
+                "{recorded:?}"
+            );
+            shop.reconcile().await;
+        }
+        assert_eq!(shop.event_count("NamespaceKept").await, 0);
+        world.cluster.delete(&maps, &inner, "derived").await;
+        world.cluster.patch(&maps, &inner, "db", finalizers(Value::Null)).await;
+        world.cluster.until_gone(&objects::namespaces(), "", &inner).await;
+        assert_eq!(shop.event_count("NamespaceKept").await, 0);
+        if delete {
+            shop.until_gone().await;
+        } else {
+            let cleared = look(Duration::from_secs(40), || async {
+                let recorded = shop.inventory().await["app"].clone();
+                if recorded.len() == 1 {
+                    Ok(())
+                } else {
+                    Err(format!("{recorded:?}"))
+                }
+            });
+            cleared.await.expect("nothing but what is rendered stays recorded");
+            shop.until_ready().await;
+        }
+    }
+}

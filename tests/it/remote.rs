@@ -93,7 +93,7 @@ pub(super) async fn until_message(set: &StageSet<'_>, part: &str) -> String {
     set.message().await
 }
 
-async fn cluster_id(cluster: &Cluster) -> String {
+pub(super) async fn cluster_id(cluster: &Cluster) -> String {
     let system = cluster.must_get(&objects::namespaces(), "", "kube-system").await;
     system["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }
@@ -498,8 +498,9 @@ async fn another_cluster_behind_the_reference_is_not_pruned_unasked() {
     furnish(&far, &world.namespace).await;
     secret(&world, "target", "value", &admin(&far)).await;
     publish(&world, "app", &["a", "b"]).await;
-    let app = remote("app", "target").apply(&world).await;
+    let mut app = remote("app", "target").apply(&world).await;
     app.until_ready().await;
+    app.suspend(true).await;
     // The other cluster has an object of the same name and owner, as after a restored backup.
     let twin = configmap("b", "1").replace(
         "  name: b\n",
@@ -511,6 +512,7 @@ async fn another_cluster_behind_the_reference_is_not_pruned_unasked() {
     world.cluster.apply_yaml(&twin, &world.namespace).await;
     secret(&world, "target", "value", &admin(&world.cluster)).await;
     let revision = publish(&world, "app", &["a"]).await;
+    app.suspend(false).await;
     app.until_reason("PruneHeld").await;
     let message = app.message().await;
     for part in [
