@@ -127,14 +127,13 @@ pub struct Recorder<'a> {
 }
 
 impl Recorder<'_> {
-    /// The same while what was stored before may still have to be pruned: with the identity and on the cluster it was
-    /// applied with.
-    pub fn before_prune(self, stored: &Record, rendered: &Entries) -> Self {
-        let leftovers = stored.entries().keys().any(|id| !rendered.contains_key(id));
-        self.with_leftovers(stored, leftovers)
+    /// The same before anything is applied: with the identity and on the cluster that what is stored was applied with.
+    pub fn before_apply(self, stored: &Record) -> Self {
+        let stores = !stored.entries().is_empty();
+        self.with_leftovers(stored, stores)
     }
 
-    /// The same where it is known whether there are such objects.
+    /// The same where it is known whether something stored before is still to be pruned.
     pub fn with_leftovers(mut self, stored: &Record, leftovers: bool) -> Self {
         if leftovers {
             self.account.clone_from(&stored.account);

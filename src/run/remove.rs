@@ -33,7 +33,7 @@ pub struct Removal {
 
 impl Removal {
     /// Adds what became of those that were left over, tried again.
-    pub fn followed_by(&mut self, again: Self) {
+    fn followed_by(&mut self, again: Self) {
         self.settled.extend(again.settled);
         self.leaving.extend(again.leaving);
         self.kept.extend(again.kept);
@@ -48,9 +48,12 @@ enum Fate {
     Kept(String),
 }
 
-/// A deletion of recorded objects as one identity.
+/// A deletion of recorded objects as one identity, and as a second where the first may not.
+#[derive(Clone, Copy)]
 pub struct Remover<'a> {
     pub tenant: &'a Tenant,
+    /// Who applies the objects now: whoever applied them before may have lost its rights.
+    pub successor: Option<&'a Tenant>,
     pub owner: &'a Owner,
     /// Everything that is deleted in one go with these objects.
     pub going: &'a BTreeSet<ObjectId>,
@@ -62,6 +65,25 @@ impl Remover<'_> {
     /// Deletes recorded objects that are still ours, in reverse apply order. Every one is tried, unless the
     /// server does not answer.
     pub async fn remove(&self, entries: &[Entry]) -> Removal {
+        let mut removal = self.remove_as_one(entries).await;
+        if let Some(successor) = self.successor
+            && removal.errors.iter().any(Error::is_forbidden)
+        {
+            let rest: Vec<Entry> = entries
+                .iter()
+                .filter(|e| !removal.settled.contains(&e.id))
+                .cloned()
+                .collect();
+            let again = Remover {
+                tenant: successor,
+                ..*self
+            };
+            removal.followed_by(again.remove_as_one(&rest).await);
+        }
+        removal
+    }
+
+    async fn remove_as_one(&self, entries: &[Entry]) -> Removal {
         let began = Instant::now();
         let mut removal = Removal::default();
         let mut silent = 0;

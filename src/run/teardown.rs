@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::context::{Context, Memory};
 use super::notify::Notice;
 use super::outcome::{Stop, Wake};
-use super::prune::tell_kept;
+use super::prune::{successor, tell_kept};
 use super::record::{self, Record};
 use super::remove::Remover;
 use super::status;
@@ -166,8 +166,11 @@ async fn tear_down(
             version: version.clone(),
         })
         .collect();
+    let successor = successor(&set.spec, &stored.name, record.account.as_deref());
+    let successor = successor.map(|name| cluster.tenant(Identity::of(&owner.namespace, Some(name))));
     let remover = Remover {
         tenant: &tenant,
+        successor: successor.as_ref(),
         owner,
         going,
         wanted: &BTreeSet::new(),
