@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::verify::target_of;
+use crate::api::names::GROUP;
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Preconditions, Target, Tenant, uid};
 use crate::rules::inventory::{
@@ -57,7 +58,7 @@ pub struct Remover<'a> {
     pub owner: &'a Owner,
     /// Everything that is deleted in one go with these objects.
     pub going: &'a BTreeSet<ObjectId>,
-    /// UIDs of objects that are wanted, whatever record they are found by.
+    /// UIDs of objects that are not to be deleted, whatever record they are found by.
     pub wanted: &'a BTreeSet<String>,
 }
 
@@ -142,6 +143,10 @@ impl Remover<'_> {
             namespace: self.owner.namespace.clone(),
         };
         match may_delete(live, &ours) {
+            Deletion::Skip(inventory::Skip::Terminating) if self.waits_for_us(&entry.id) => {
+                tracing::info!(object = %target, "a recorded object that is being deleted waits for this StageSet");
+                Ok(Fate::Gone)
+            }
             Deletion::Skip(inventory::Skip::Terminating) => Ok(Fate::Leaving),
             Deletion::Skip(skip) => {
                 tracing::info!(object = %target, %skip, "a recorded object is left alone");
@@ -163,6 +168,16 @@ impl Remover<'_> {
                 Ok(if was_there { Fate::Leaving } else { Fate::Gone })
             }
         }
+    }
+
+    /// Whether an object cannot go before the StageSet has gone: its namespace, or the definition of its kind.
+    fn waits_for_us(&self, id: &ObjectId) -> bool {
+        self.tenant.cluster().is_local()
+            && match (id.group.as_str(), id.kind.as_str()) {
+                ("", "Namespace") => id.name == self.owner.namespace,
+                ("apiextensions.k8s.io", "CustomResourceDefinition") => id.name == format!("stagesets.{GROUP}"),
+                _ => false,
+            }
     }
 
     /// What a namespace holds, as far as the tenant can see: nothing goes with it that is to stay (run 19, decisions 6).

@@ -26,6 +26,7 @@ mod kustomize;
 mod leader;
 mod namespaces;
 mod notifications;
+mod orphans;
 mod others;
 mod policies;
 mod prune;

@@ -1,0 +1,72 @@
+//! What a teardown waits for, or gives up over.
+
+use std::collections::BTreeSet;
+
+use super::NAMED;
+use crate::cluster::{Error, RemoteError};
+use crate::rules::inventory::ObjectId;
+
+/// Why a stage is not gone.
+#[derive(Debug)]
+pub(super) struct Obstacle {
+    pub kind: Kind,
+    pub message: String,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Its objects are on their way out.
+    Leaving,
+    /// A request failed.
+    Failed,
+    /// The credentials of a connection, named here, are refused.
+    Refused(String),
+    /// The cluster cannot be reached.
+    Unreachable,
+    /// The cluster that is reached is not the one its objects are on.
+    Elsewhere,
+    /// Nothing of it is left but what may not be deleted.
+    Denied,
+}
+
+impl Obstacle {
+    pub fn leaving(stage: &str, ids: &BTreeSet<ObjectId>) -> Self {
+        let names: Vec<String> = ids.iter().take(NAMED).map(ToString::to_string).collect();
+        Self {
+            kind: Kind::Leaving,
+            message: format!("stage \"{stage}\": waits until these are gone: {}", names.join(", ")),
+        }
+    }
+
+    pub fn failed(stage: &str, error: &Error, connection: &str) -> Self {
+        let kind = match error.code() {
+            Some(401) => Kind::Refused(connection.to_owned()),
+            _ => Kind::Failed,
+        };
+        Self {
+            kind,
+            message: format!("stage \"{stage}\" teardown: {error}"),
+        }
+    }
+
+    pub fn denied(stage: &str, error: &Error) -> Self {
+        Self {
+            kind: Kind::Denied,
+            message: format!("stage \"{stage}\" teardown: {error}"),
+        }
+    }
+
+    pub fn unreachable(stage: &str, error: &RemoteError) -> Self {
+        Self {
+            kind: Kind::Unreachable,
+            message: format!("stage \"{stage}\" connect to target cluster: {error}"),
+        }
+    }
+
+    pub fn elsewhere(message: String) -> Self {
+        Self {
+            kind: Kind::Elsewhere,
+            message,
+        }
+    }
+}
