@@ -42,6 +42,7 @@ impl Context {
     /// Drops what is kept for a StageSet that is gone.
     pub fn forget(&self, owner: &Owner) {
         self.memories.forget(owner);
+        self.inventories.forget_lost(owner);
         self.hub.keep_only(owner, &HashSet::new());
         self.metrics.forget(&owner.namespace, &owner.name);
         self.forget_identities(&owner.namespace);

@@ -72,14 +72,27 @@ fn mark_on(shard: &StageInventory) -> Option<&str> {
 
 /// The records of every stage, also of those that left the spec.
 pub fn all(ctx: &Context, owner: &Owner) -> Vec<(StoredStage, Record)> {
-    let shards = ctx.inventories.of(owner);
+    by_stage(&ctx.inventories.of(owner))
+}
+
+/// The same of the shards that others have taken away from `set` and that were not made anew.
+pub fn all_lost(ctx: &Context, owner: &Owner, set: &StageSet) -> Vec<(StoredStage, Record)> {
+    let mut lost = ctx.inventories.lost(owner);
+    lost.retain(|shard| {
+        let owners = shard.metadata.owner_references.iter().flatten();
+        owners.into_iter().any(|o| Some(&o.uid) == set.metadata.uid.as_ref())
+    });
+    by_stage(&lost)
+}
+
+fn by_stage(shards: &[Arc<StageInventory>]) -> Vec<(StoredStage, Record)> {
     let mut names: Vec<&str> = shards.iter().filter_map(|s| stage_of(s)).collect();
     names.sort_unstable();
     names.dedup();
     names
         .into_iter()
         .map(|name| {
-            let record = collect(&shards, name);
+            let record = collect(shards, name);
             let entries = record.entries();
             let stored = StoredStage {
                 name: name.to_owned(),

@@ -4,6 +4,7 @@
 mod clock;
 mod give_up;
 mod obstacle;
+mod recorded;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::context::{Context, Memory};
 use super::notify::Notice;
 use super::outcome::{Stop, Wake};
 use super::prune::{successor, tell_kept};
-use super::record::{self, Record};
+use super::record::Record;
 use super::remove::{Removal, Remover};
 use super::status;
 use super::target::{of_record, other_cluster, same_reference, set_aside_from};
@@ -106,9 +107,13 @@ fn going(set: &StageSet, stages: &Stages, of: &Record) -> BTreeSet<ObjectId> {
 impl Teardown<'_> {
     async fn go_on(&mut self) -> Result<Wake, Stop> {
         self.memory.teardown.tries();
-        let mut stages = record::all(self.ctx, self.owner);
-        stages.sort_by(|(a, _), (b, _)| b.position.cmp(&a.position).then_with(|| a.name.cmp(&b.name)));
-        let obstacle = self.round(&stages).await;
+        let (stages, unknown) = self.recorded().await;
+        let obstacle = match self.round(&stages).await {
+            // What is not known yet may still be deleted.
+            Some(denied) if denied.kind == Kind::Denied => unknown.or(Some(denied)),
+            None => unknown,
+            some => some,
+        };
         self.memory.teardown.tried();
         match obstacle {
             None => self.drop_finalizer().await,
@@ -133,7 +138,7 @@ impl Teardown<'_> {
                 Kind::Leaving => return Some(obstacle),
                 // What may not be deleted holds nothing else back: the rest goes, then the teardown gives up.
                 Kind::Denied | Kind::Elsewhere => {}
-                Kind::Failed | Kind::Refused(_) | Kind::Unreachable => stopped.push(record),
+                Kind::Failed | Kind::Refused(_) | Kind::Unreachable | Kind::Unread => stopped.push(record),
             }
             // That a right is missing ends the teardown, so it is told only where nothing else is left to be done.
             if first.as_ref().is_none_or(|first| first.kind == Kind::Denied) {
@@ -242,7 +247,7 @@ impl Teardown<'_> {
                 return self.write(&Situation::Unfinished { message }, Wake::In(wake)).await;
             }
             Kind::Elsewhere => Reason::PruneHeld,
-            Kind::Failed | Kind::Refused(_) | Kind::Unreachable => Reason::StageFailed,
+            Kind::Failed | Kind::Refused(_) | Kind::Unreachable | Kind::Unread => Reason::StageFailed,
         };
         self.memory.undecided = self.memory.undecided.saturating_add(1);
         let wake = ERROR_LADDER.wait(self.memory.undecided.min(6));

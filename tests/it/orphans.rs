@@ -125,6 +125,75 @@ async fn stages_that_had_no_turn_are_deleted_before_the_teardown_is_given_up() {
     release(&world, "frontend").await;
 }
 
+/// Deletes a StageSet the way `kubectl delete --cascade=foreground` does: the cluster collects the records at once.
+async fn delete_foreground(world: &World) {
+    let plane = world.cluster.plane;
+    let args = [
+        "delete",
+        "stageset",
+        "shop",
+        "--cascade=foreground",
+        "--wait=false",
+        "-n",
+    ];
+    let args: Vec<&str> = args.into_iter().chain([world.namespace.as_str()]).collect();
+    plane.kubectl(&args).expect("a deletion in the foreground");
+    for name in STAGES {
+        let shard = format!("shop-{name}-0");
+        world
+            .cluster
+            .until_gone(&objects::inventories(), &world.namespace, &shard)
+            .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_are_collected_during_a_teardown_are_remembered() {
+    let world = World::start("foreground").await;
+    let map = |name: &str| {
+        if name == "frontend" {
+            held(name)
+        } else {
+            configmap(name, "1")
+        }
+    };
+    let shop = three(&world, map).await;
+    delete_foreground(&world).await;
+    until_leaving(&world, "frontend").await;
+    for_a_while(&world, Duration::from_secs(1), "backend").await;
+    release(&world, "frontend").await;
+    shop.until_gone().await;
+    nothing_is_left(&world, &shop).await;
+    assert_eq!(shop.event_count("InventoryReconstructed").await, 0);
+}
+
+/// The controller comes back when nothing is recorded any more: it goes by the labels, and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_were_collected_behind_the_controllers_back_are_made_up_for_by_labels() {
+    let mut world = World::start("collected").await;
+    let map = |name: &str| configmap(name, "1");
+    three(&world, map).await;
+    world.controller().kill();
+    delete_foreground(&world).await;
+    world.controller().start_again();
+    world.controller().until_ready().await;
+    let gone = look(Duration::from_secs(60), || async {
+        if exists(&world, &objects::stagesets(), "shop").await {
+            Err("it exists".to_owned())
+        } else {
+            Ok(())
+        }
+    });
+    if let Err(seen) = gone.await {
+        world.fail(&format!("the StageSet does not go: {seen}")).await;
+    }
+    assert_eq!(maps(&world.cluster, &world.namespace).await, names(&[]));
+    let events = world.cluster.list(&objects::events(), &world.namespace, "").await;
+    let told = events.iter().find(|e| e["reason"] == "InventoryReconstructed");
+    let note = told.and_then(|e| e["note"].as_str()).unwrap_or_default();
+    assert!(note.contains("3 objects"), "{note:?}");
+}
+
 /// A StageSet between two clusters has records of both, with objects of the same names.
 ///
 /// Rules: decisions 6 target

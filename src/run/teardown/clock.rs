@@ -30,6 +30,8 @@ pub struct Progress {
     got_on: bool,
     /// The connection whose credentials are refused, and since when.
     refused: Option<(String, Instant)>,
+    /// Objects that were found by their labels, where records were lost.
+    pub(super) found: Option<Vec<super::recorded::Found>>,
 }
 
 impl Progress {

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::obstacle::Obstacle;
+use super::obstacle::{Kind, Obstacle};
 use super::{Stages, Teardown};
 use crate::api::Reason;
 use crate::run::notify::Notice;
@@ -26,7 +26,7 @@ impl Teardown<'_> {
             .flat_map(|(stored, _)| self.left_of(stored))
             .map(|entry| entry.id.to_string())
             .collect();
-        if left.is_empty() {
+        if left.is_empty() && why.kind != Kind::Unread {
             return self.drop_finalizer().await;
         }
         let elapsed = self
@@ -60,6 +60,9 @@ impl Teardown<'_> {
 }
 
 fn named(left: &[String]) -> String {
+    if left.is_empty() {
+        return "what carries the labels of this StageSet".to_owned();
+    }
     let mut text = left[..left.len().min(NAMED)].join(", ");
     if left.len() > NAMED {
         text.push_str(&format!(" and {} more", left.len() - NAMED));

@@ -25,6 +25,8 @@ pub(super) enum Kind {
     Unreachable,
     /// The cluster that is reached is not the one its objects are on.
     Elsewhere,
+    /// Records were lost, and the objects cannot be found.
+    Unread,
     /// Nothing of it is left but what may not be deleted.
     Denied,
 }
@@ -60,6 +62,13 @@ impl Obstacle {
         Self {
             kind: Kind::Unreachable,
             message: format!("stage \"{stage}\" connect to target cluster: {error}"),
+        }
+    }
+
+    pub fn unread(why: &str) -> Self {
+        Self {
+            kind: Kind::Unread,
+            message: format!("the inventory is lost, and its objects cannot be found by their labels: {why}"),
         }
     }
 
