@@ -53,7 +53,7 @@ pub struct Config {
     #[arg(long, default_value = "10m", value_parser = positive_duration)]
     pub default_interval: Duration,
 
-    /// How long a failing teardown keeps the finalizer; 0 means 1h.
+    /// How long a teardown that gets no further keeps the finalizer; 0 means 1h.
     #[arg(long, default_value = "1h", value_parser = duration)]
     pub max_teardown_wait: Duration,
 

@@ -16,6 +16,8 @@ type Shards = BTreeMap<String, Arc<StageInventory>>;
 #[derive(Default)]
 pub struct Inventories {
     shards: Mutex<HashMap<Owner, Shards>>,
+    /// Those that others took away, by the same: a StageSet that is deleted may have nothing else to go by.
+    lost: Mutex<HashMap<Owner, Shards>>,
 }
 
 impl Inventories {
@@ -41,14 +43,44 @@ impl Inventories {
         if stale {
             return None;
         }
+        if let Some(lost) = self.lock_lost().get_mut(&owner) {
+            lost.remove(&name);
+        }
         shards.insert(name, Arc::new(shard));
         Some(owner)
+    }
+
+    /// Shards of a StageSet that others took away and that were not made anew since.
+    pub fn lost(&self, owner: &Owner) -> Vec<Arc<StageInventory>> {
+        let lost = self.lock_lost();
+        lost.get(owner)
+            .map(|s| s.values().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// The same as [`Inventories::remove`] for a shard that we have not deleted ourselves: what it held is remembered until
+    /// its StageSet is gone.
+    pub fn lose(&self, shard: &StageInventory) -> Option<Owner> {
+        let owner = self.remove(shard)?;
+        let mut lost = self.lock_lost();
+        let shards = lost.entry(owner.clone()).or_default();
+        shards.insert(shard.name_any(), Arc::new(shard.clone()));
+        Some(owner)
+    }
+
+    /// Forgets what a StageSet has lost.
+    pub fn forget_lost(&self, owner: &Owner) {
+        self.lock_lost().remove(owner);
     }
 
     /// Forgets a shard that is gone.
     pub fn remove(&self, shard: &StageInventory) -> Option<Owner> {
         let owner = owner_of(shard)?;
         let mut all = self.lock();
+        // The watch may have told of our own delete before we are here.
+        if let Some(lost) = self.lock_lost().get_mut(&owner) {
+            lost.retain(|_, known| known.uid() != shard.uid());
+        }
         let shards = all.get_mut(&owner)?;
         let name = shard.name_any();
         if shards.get(&name).is_none_or(|known| known.uid() != shard.uid()) {
@@ -72,7 +104,7 @@ impl Inventories {
         let gone = known
             .iter()
             .filter(|shard| shard.uid().is_some_and(|uid| !listed.contains(&uid)));
-        gone.filter_map(|shard| self.remove(shard)).collect()
+        gone.filter_map(|shard| self.lose(shard)).collect()
     }
 
     /// The shards known in the namespaces that `of` selects.
@@ -86,6 +118,10 @@ impl Inventories {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Owner, Shards>> {
         self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_lost(&self) -> MutexGuard<'_, HashMap<Owner, Shards>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -122,6 +158,18 @@ mod tests {
         assert_eq!(inventories.of(&owner)[0].metadata.managed_fields, None);
     }
 
+    #[test]
+    fn a_shard_that_we_deleted_ourselves_is_not_lost_however_early_the_watch_tells() {
+        let inventories = Inventories::default();
+        let ours = shard("a", "set", "uid");
+        let owner = owner_of(&ours).expect("an owner");
+        inventories.observe(ours.clone());
+        inventories.lose(&ours);
+        assert_eq!(inventories.lost(&owner).len(), 1);
+        inventories.remove(&ours);
+        assert!(inventories.lost(&owner).is_empty());
+    }
+
     /// As with a deletion that a watch tells, the StageSet has to look.
     #[test]
     fn who_lost_a_shard_while_no_watch_was_open_is_told() {
@@ -137,6 +185,9 @@ mod tests {
         };
         assert_eq!(woken, BTreeSet::from([lost.clone()]));
         assert!(inventories.of(&lost).is_empty());
+        assert_eq!(inventories.lost(&lost).len(), 1, "what it held is still known");
+        inventories.observe(shard("a", "lost", "anew"));
+        assert!(inventories.lost(&lost).is_empty());
         let elsewhere = Owner {
             namespace: "b".into(),
             name: "elsewhere".into(),

@@ -71,9 +71,25 @@ impl Kinds {
     /// # Errors
     /// The failed discovery, also one that tells of nothing or lacks the answer of an aggregated API.
     pub async fn namespaced(&self, client: &kube::Client) -> Result<Vec<(String, String)>, Error> {
+        self.listed(client, |served| served.namespaced).await
+    }
+
+    /// The same with the kinds that live in no namespace.
+    ///
+    /// # Errors
+    /// As [`Kinds::namespaced`].
+    pub async fn listable(&self, client: &kube::Client) -> Result<Vec<(String, String)>, Error> {
+        self.listed(client, |_| true).await
+    }
+
+    async fn listed(
+        &self,
+        client: &kube::Client,
+        wanted: impl Fn(&Served) -> bool,
+    ) -> Result<Vec<(String, String)>, Error> {
         let _only_one = self.refreshing.lock().await;
         let table = discover(client).await?;
-        let listed = table.namespaced();
+        let listed = table.listed(wanted);
         self.store(table);
         listed
     }
@@ -186,7 +202,7 @@ impl Table {
         }
     }
 
-    fn namespaced(&self) -> Result<Vec<(String, String)>, Error> {
+    fn listed(&self, wanted: impl Fn(&Served) -> bool) -> Result<Vec<(String, String)>, Error> {
         self.answered(|group| !HOLDS_NOTHING.contains(&group))?;
         let mut listed = Vec::new();
         let real = self
@@ -194,7 +210,7 @@ impl Table {
             .iter()
             .filter(|((group, _), _)| !HOLDS_NOTHING.contains(&group.as_str()));
         for ((group, kind), versions) in real {
-            if let Some(served) = versions.iter().find(|s| s.namespaced && s.listable) {
+            if let Some(served) = versions.iter().find(|s| s.listable && wanted(s)) {
                 listed.push((api_version(group, &served.version), kind.clone()));
             }
         }
@@ -357,7 +373,10 @@ mod tests {
             version("v1beta1", "Current", &list, "Namespaced")
         ]);
         let found = table("g.io", both);
-        assert_eq!(found.namespaced().unwrap(), [("g.io/v1".to_owned(), "K".to_owned())]);
+        assert_eq!(
+            found.listed(|s| s.namespaced).unwrap(),
+            [("g.io/v1".to_owned(), "K".to_owned())]
+        );
         assert!(
             found.kinds[&("g.io".to_owned(), "K".to_owned())]
                 .iter()
@@ -368,7 +387,7 @@ mod tests {
             serde_json::json!([version("v1", "Current", &["create"], "Namespaced")]),
             serde_json::json!([version("v1", "Current", &list, "Cluster")]),
         ] {
-            let error = table("g.io", nothing).namespaced().unwrap_err();
+            let error = table("g.io", nothing).listed(|s| s.namespaced).unwrap_err();
             assert!(
                 error.is_transient() && error.to_string().contains("no kind at all"),
                 "{error}"
@@ -387,10 +406,10 @@ mod tests {
             )
             .kinds,
         );
-        let error = found.namespaced().unwrap_err();
+        let error = found.listed(|s| s.namespaced).unwrap_err();
         assert!(error.to_string().contains("silent.io/v1"), "{error}");
         found.silent = table("metrics.k8s.io", stale.clone()).silent;
-        assert!(found.namespaced().is_ok(), "measurements are no objects");
+        assert!(found.listed(|s| s.namespaced).is_ok(), "measurements are no objects");
         let kinds = Kinds::default();
         kinds.store(table("silent.io", stale));
         assert!(kinds.first_version("silent.io", "Thing").is_err());

@@ -171,19 +171,27 @@ impl Feeds {
                 Ok(Event::Apply(shard)) => self.saw_shard(shard),
                 Ok(Event::Delete(shard)) => {
                     // A shard that somebody deleted is missed by its StageSet: it looks again at once.
-                    if let Some(owner) = self.ctx.inventories.remove(&shard) {
-                        let _ = self.wake.send(owner);
+                    if let Some(owner) = self.ctx.inventories.lose(&shard) {
+                        self.lost_shard(owner);
                     }
                 }
                 Ok(Event::InitDone) => {
                     for owner in self.ctx.inventories.keep_listed(in_scope, &listed) {
-                        let _ = self.wake.send(owner);
+                        self.lost_shard(owner);
                     }
                     gate.open();
                 }
                 Err(error) => gate.wait(&error).await,
             }
         }
+    }
+
+    fn lost_shard(&self, owner: Owner) {
+        if self.ctx.sets.get(&owner).is_none() {
+            // It was collected after its StageSet.
+            self.ctx.inventories.forget_lost(&owner);
+        }
+        let _ = self.wake.send(owner);
     }
 
     fn saw_shard(&self, shard: StageInventory) {

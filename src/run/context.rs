@@ -10,6 +10,8 @@ use serde_json::Value;
 use super::doubt::Doubts;
 use super::notify::Notifier;
 use super::outcome::{Missing, Remedy};
+use super::teardown::Progress;
+use crate::api::StageSet;
 use crate::cache::{Inventories, Sources, StageSets};
 use crate::cluster::watch::{Hub, Owner, parse_version};
 use crate::cluster::{Cluster, Clusters, Identity, Target, resource_version, uid};
@@ -40,6 +42,7 @@ impl Context {
     /// Drops what is kept for a StageSet that is gone.
     pub fn forget(&self, owner: &Owner) {
         self.memories.forget(owner);
+        self.inventories.forget_lost(owner);
         self.hub.keep_only(owner, &HashSet::new());
         self.metrics.forget(&owner.namespace, &owner.name);
         self.forget_identities(&owner.namespace);
@@ -151,8 +154,18 @@ pub struct Memory {
     pub wrote_at: Option<Instant>,
     /// When something awaited last changed.
     pub changed_at: Option<Timestamp>,
-    /// Objects whose removal a teardown has confirmed.
-    pub gone: std::collections::BTreeSet<ObjectId>,
+    /// How far a teardown has come.
+    pub teardown: Progress,
+}
+
+impl Memory {
+    /// Starts afresh where the rest belongs to a namesake.
+    pub fn belong_to(&mut self, set: &StageSet) {
+        let uid = set.metadata.uid.clone().unwrap_or_default();
+        if self.uid != uid {
+            *self = Self { uid, ..Self::default() };
+        }
+    }
 }
 
 impl Memory {

@@ -74,13 +74,7 @@ impl<'a> Pass<'a> {
     /// A step for `set`.
     pub fn new(ctx: &'a Arc<Context>, owner: &'a Owner, set: Arc<StageSet>, memory: &'a mut Memory) -> Self {
         let status = set.status.clone().unwrap_or_default();
-        let uid = set.metadata.uid.clone().unwrap_or_default();
-        if memory.uid != uid {
-            *memory = Memory {
-                uid,
-                ..Memory::default()
-            };
-        }
+        memory.belong_to(&set);
         Self {
             ctx,
             owner,

@@ -410,30 +410,16 @@ impl Pass<'_> {
             self.wanted_uids(&plan.delete, desired).await?
         };
         let tenant = cluster.tenant(Identity::of(&self.owner.namespace, account.as_deref()));
+        let successor = successor(&self.set.spec, &plan.stage, account.as_deref())
+            .map(|name| cluster.tenant(Identity::of(&self.owner.namespace, Some(name))));
         let remover = Remover {
             tenant: &tenant,
+            successor: successor.as_ref(),
             owner: self.owner,
             going,
             wanted: &wanted,
         };
-        let mut removal = remover.remove(&plan.delete).await;
-        if let Some(successor) = self.successor(plan, account.as_deref())
-            && removal.errors.iter().any(crate::cluster::Error::is_forbidden)
-        {
-            let tenant = cluster.tenant(Identity::of(&self.owner.namespace, Some(successor)));
-            let rest: Vec<Entry> = plan
-                .delete
-                .iter()
-                .filter(|e| !removal.settled.contains(&e.id))
-                .cloned()
-                .collect();
-            let again = Remover {
-                tenant: &tenant,
-                ..remover
-            };
-            removal.followed_by(again.remove(&rest).await);
-        }
-        Ok(removal)
+        Ok(remover.remove(&plan.delete).await)
     }
 
     /// Whether somebody has confirmed that the cluster of a record is gone for good.
@@ -459,14 +445,6 @@ impl Pass<'_> {
         tracing::warn!(stage = shown(&plan.stage), note, "a record is forgotten");
         let notice = Notice::about(&self.set, Reason::TeardownForced, true, note);
         self.ctx.notifier.send(notice);
-    }
-
-    /// Who applies the stage now, where that is somebody else than `account`, who may have lost its rights.
-    fn successor(&self, plan: &StagePrune, account: Option<&str>) -> Option<&str> {
-        let spec = &self.set.spec;
-        let stage = spec.stages.iter().find(|s| s.name == plan.stage)?;
-        let now = non_empty(&stage.service_account_name).or(non_empty(&spec.service_account_name))?;
-        (account != Some(now)).then_some(now)
     }
 
     /// The cluster a record's objects are on, and the account to delete them as. A record of the cluster that is applied to
@@ -551,6 +529,16 @@ fn word_of(artifact: &Artifact) -> &str {
     } else {
         &artifact.revision
     }
+}
+
+/// Who applies what a record is of now, or would if its stage were still there, where that is somebody else than
+/// `account`, who may have lost its rights. Never the controller itself.
+pub(super) fn successor<'s>(spec: &'s StageSetSpec, record: &str, account: Option<&str>) -> Option<&'s str> {
+    let name = set_aside_from(record).unwrap_or(record);
+    let stage = spec.stages.iter().find(|s| s.name == name);
+    let own = stage.and_then(|s| non_empty(&s.service_account_name));
+    let now = own.or(non_empty(&spec.service_account_name))?;
+    (account != Some(now)).then_some(now)
 }
 
 /// Whether a record was set aside from a stage that does not prune.

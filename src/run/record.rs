@@ -72,14 +72,27 @@ fn mark_on(shard: &StageInventory) -> Option<&str> {
 
 /// The records of every stage, also of those that left the spec.
 pub fn all(ctx: &Context, owner: &Owner) -> Vec<(StoredStage, Record)> {
-    let shards = ctx.inventories.of(owner);
+    by_stage(&ctx.inventories.of(owner))
+}
+
+/// The same of the shards that others have taken away from `set` and that were not made anew.
+pub fn all_lost(ctx: &Context, owner: &Owner, set: &StageSet) -> Vec<(StoredStage, Record)> {
+    let mut lost = ctx.inventories.lost(owner);
+    lost.retain(|shard| {
+        let owners = shard.metadata.owner_references.iter().flatten();
+        owners.into_iter().any(|o| Some(&o.uid) == set.metadata.uid.as_ref())
+    });
+    by_stage(&lost)
+}
+
+fn by_stage(shards: &[Arc<StageInventory>]) -> Vec<(StoredStage, Record)> {
     let mut names: Vec<&str> = shards.iter().filter_map(|s| stage_of(s)).collect();
     names.sort_unstable();
     names.dedup();
     names
         .into_iter()
         .map(|name| {
-            let record = collect(&shards, name);
+            let record = collect(shards, name);
             let entries = record.entries();
             let stored = StoredStage {
                 name: name.to_owned(),
@@ -127,14 +140,13 @@ pub struct Recorder<'a> {
 }
 
 impl Recorder<'_> {
-    /// The same while what was stored before may still have to be pruned: with the identity and on the cluster it was
-    /// applied with.
-    pub fn before_prune(self, stored: &Record, rendered: &Entries) -> Self {
-        let leftovers = stored.entries().keys().any(|id| !rendered.contains_key(id));
-        self.with_leftovers(stored, leftovers)
+    /// The same before anything is applied: with the identity and on the cluster that what is stored was applied with.
+    pub fn before_apply(self, stored: &Record) -> Self {
+        let stores = !stored.entries().is_empty();
+        self.with_leftovers(stored, stores)
     }
 
-    /// The same where it is known whether there are such objects.
+    /// The same where it is known whether something stored before is still to be pruned.
     pub fn with_leftovers(mut self, stored: &Record, leftovers: bool) -> Self {
         if leftovers {
             self.account.clone_from(&stored.account);

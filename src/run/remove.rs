@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::verify::target_of;
+use crate::api::names::GROUP;
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Preconditions, Target, Tenant, uid};
 use crate::rules::inventory::{
@@ -42,7 +43,7 @@ impl Removal {
     }
 
     /// Adds what became of those that were left over, tried again.
-    pub fn followed_by(&mut self, again: Self) {
+    fn followed_by(&mut self, again: Self) {
         self.settled.extend(again.settled);
         self.leaving.extend(again.leaving);
         self.kept.extend(again.kept);
@@ -58,13 +59,16 @@ enum Fate {
     Kept(NamespaceRefusal),
 }
 
-/// A deletion of recorded objects as one identity.
+/// A deletion of recorded objects as one identity, and as a second where the first may not.
+#[derive(Clone, Copy)]
 pub struct Remover<'a> {
     pub tenant: &'a Tenant,
+    /// Who applies the objects now: whoever applied them before may have lost its rights.
+    pub successor: Option<&'a Tenant>,
     pub owner: &'a Owner,
     /// Everything that is deleted in one go with these objects.
     pub going: &'a BTreeSet<ObjectId>,
-    /// UIDs of objects that are wanted, whatever record they are found by.
+    /// UIDs of objects that are not to be deleted, whatever record they are found by.
     pub wanted: &'a BTreeSet<String>,
 }
 
@@ -72,6 +76,25 @@ impl Remover<'_> {
     /// Deletes recorded objects that are still ours, in reverse apply order. Every one is tried, unless the
     /// server does not answer.
     pub async fn remove(&self, entries: &[Entry]) -> Removal {
+        let mut removal = self.remove_as_one(entries).await;
+        if let Some(successor) = self.successor
+            && removal.errors.iter().any(Error::is_forbidden)
+        {
+            let rest: Vec<Entry> = entries
+                .iter()
+                .filter(|e| !removal.settled.contains(&e.id))
+                .cloned()
+                .collect();
+            let again = Remover {
+                tenant: successor,
+                ..*self
+            };
+            removal.followed_by(again.remove_as_one(&rest).await);
+        }
+        removal
+    }
+
+    async fn remove_as_one(&self, entries: &[Entry]) -> Removal {
         let began = Instant::now();
         let mut removal = Removal::default();
         let mut silent = 0;
@@ -141,6 +164,10 @@ impl Remover<'_> {
             namespace: self.owner.namespace.clone(),
         };
         match may_delete(live, &ours) {
+            Deletion::Skip(inventory::Skip::Terminating) if self.waits_for_us(&entry.id) => {
+                tracing::info!(object = %target, "a recorded object that is being deleted waits for this StageSet");
+                Ok(Fate::Gone)
+            }
             Deletion::Skip(inventory::Skip::Terminating) => Ok(Fate::Leaving),
             Deletion::Skip(skip) => {
                 tracing::info!(object = %target, %skip, "a recorded object is left alone");
@@ -162,6 +189,16 @@ impl Remover<'_> {
                 Ok(if was_there { Fate::Leaving } else { Fate::Gone })
             }
         }
+    }
+
+    /// Whether an object cannot go before the StageSet has gone: its namespace, or the definition of its kind.
+    fn waits_for_us(&self, id: &ObjectId) -> bool {
+        self.tenant.cluster().is_local()
+            && match (id.group.as_str(), id.kind.as_str()) {
+                ("", "Namespace") => id.name == self.owner.namespace,
+                ("apiextensions.k8s.io", "CustomResourceDefinition") => id.name == format!("stagesets.{GROUP}"),
+                _ => false,
+            }
     }
 
     /// What a namespace holds, as far as the tenant can see: nothing goes with it that is to stay (run 19, decisions 6).

@@ -177,7 +177,7 @@ impl Pass<'_> {
         }
         let (found, unlisted) = self.labelled_of(&tenant, stage, kinds).await;
         wanted.extend(found);
-        let recorder = self.recorder(at, stage).before_prune(&record, &now);
+        let recorder = self.recorder(at, stage).before_apply(&record);
         // All of it was in place.
         let shards = recorder.write(&wanted, &wanted).await;
         let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;

@@ -291,8 +291,24 @@ impl Pass<'_> {
         }
         if waiting.is_none() {
             self.memory.unknown.remove(&stage.name);
+            self.sign_record(at, stage, &rendered.ids).await?;
         }
         Ok(waiting)
+    }
+
+    /// Records who has applied the stage, once that is done: until then whoever applied it before is the one known to have
+    /// the rights to delete it. What is still to be pruned stays theirs.
+    async fn sign_record(&self, at: usize, stage: &Stage, rendered: &BTreeSet<ObjectId>) -> Result<(), Failure> {
+        let stored = super::record::of_stage(self.ctx, self.owner, &stage.name);
+        let entries = stored.entries();
+        let recorder = self.recorder(at, stage);
+        if stored.account == recorder.account || entries.keys().any(|id| !rendered.contains(id)) {
+            return Ok(());
+        }
+        let written = recorder.with_leftovers(&stored, false).write(&entries, &entries).await;
+        written
+            .map(drop)
+            .map_err(|e| Failure::of_request("record inventory", &e))
     }
 
     /// What is worth knowing about a build: its warnings in the log, hooks that are no hooks here as an event.
@@ -372,7 +388,7 @@ impl Pass<'_> {
         let wanted = union(&before, &now);
         let shards = self
             .recorder(at, stage)
-            .before_prune(&stored, &now)
+            .before_apply(&stored)
             .write(&before, &wanted)
             .await;
         let shards = shards.map_err(|e| Failure::of_request("record inventory", &e))?;

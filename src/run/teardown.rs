@@ -1,26 +1,33 @@
 //! Taking a deleted StageSet's objects away, last stage first, each stage gone before the one before it is
 //! touched; then the finalizer (run 4, run 28 B13).
 
+mod clock;
+mod give_up;
+mod obstacle;
+mod recorded;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+pub use self::clock::Progress;
+use self::obstacle::{Kind, Obstacle};
 use super::context::{Context, Memory};
 use super::notify::Notice;
 use super::outcome::{Stop, Wake};
-use super::prune::tell_kept;
-use super::record::{self, Record};
-use super::remove::Remover;
+use super::prune::{successor, tell_kept};
+use super::record::Record;
+use super::remove::{Removal, Remover};
 use super::status;
-use super::target::{OtherCluster, of_record, other_cluster, same_reference};
+use super::target::{of_record, other_cluster, same_reference, set_aside_from};
 use crate::api::names::{FINALIZER, annotation};
 use crate::api::{Reason, StageSet};
 use crate::cluster::watch::Owner;
-use crate::cluster::{Error, Identity, RemoteError};
+use crate::cluster::{Cluster, Identity};
 use crate::rules::backoff::{ERROR_LADDER, Ladder};
-use crate::rules::condition::{Situation, conditions, transition};
+use crate::rules::condition::{READY, Situation, conditions, transition};
 use crate::rules::inventory::{Entry, ObjectId, StoredStage};
 
 /// Pauses between looks at objects that are on their way out: most are gone in a moment, some have finalizers.
@@ -28,6 +35,9 @@ const LEAVING_LADDER: Ladder = Ladder::doubling(Duration::from_millis(100), Dura
 
 /// Objects a message names at most.
 const NAMED: usize = 5;
+
+/// The records of the stages to be torn down, last first.
+type Stages = [(StoredStage, Record)];
 
 /// One step of the teardown.
 ///
@@ -38,57 +48,22 @@ pub async fn step(ctx: &Arc<Context>, owner: &Owner, set: Arc<StageSet>, memory:
     if !finalizers.iter().any(|f| f == FINALIZER) {
         return Ok(Wake::OnChange);
     }
+    memory.belong_to(&set);
+    let mut teardown = Teardown {
+        ctx,
+        owner,
+        set: &set,
+        memory,
+    };
     if protected(&set) {
+        teardown.memory.teardown.pause();
         let message = format!(
             "deletion is held by the annotation {}: remove it to let the teardown go on",
             annotation::DELETION_PROTECTION
         );
-        return hold(
-            ctx,
-            owner,
-            &set,
-            memory,
-            Reason::DeletionProtected,
-            message,
-            Wake::OnChange,
-        )
-        .await;
+        return teardown.hold(Reason::DeletionProtected, message, Wake::OnChange).await;
     }
-    let mut stages = record::all(ctx, owner);
-    stages.sort_by(|(a, _), (b, _)| b.position.cmp(&a.position).then_with(|| a.name.cmp(&b.name)));
-    let mut denied: Option<(&str, Error)> = None;
-    for (stored, record) in &stages {
-        let going = going(&set, &stages, record);
-        match tear_down(ctx, owner, &set, (stored, record), &going, memory).await {
-            Torn::Gone => {}
-            Torn::Leaving(names) => {
-                let wake = LEAVING_LADDER.wait(memory.polls);
-                memory.polls = memory.polls.saturating_add(1);
-                let message = format!("stage \"{}\": waits until these are gone: {names}", stored.name);
-                let overdue = overdue(ctx, &set);
-                if overdue {
-                    return force(ctx, owner, &set, memory, "timed_out", &message).await;
-                }
-                return hold_progress(ctx, owner, &set, memory, message, Wake::In(wake)).await;
-            }
-            // What may not be deleted holds nothing else back: the rest goes, then the teardown gives up.
-            Torn::Failed(error) if error.is_forbidden() => {
-                denied.get_or_insert((&stored.name, error));
-            }
-            Torn::Failed(error) => return failed(ctx, owner, &set, memory, &stored.name, error).await,
-            Torn::Unreachable(error) => {
-                let message = format!("stage \"{}\" connect to target cluster: {error}", stored.name);
-                return wait_for_cluster(ctx, owner, &set, memory, Reason::StageFailed, message).await;
-            }
-            Torn::Elsewhere(other) => {
-                return wait_for_cluster(ctx, owner, &set, memory, Reason::PruneHeld, other.to_string()).await;
-            }
-        }
-    }
-    match denied {
-        Some((stage, error)) => failed(ctx, owner, &set, memory, stage, error).await,
-        None => drop_finalizer(ctx, owner, &set).await,
-    }
+    teardown.go_on().await
 }
 
 fn protected(set: &StageSet) -> bool {
@@ -98,25 +73,29 @@ fn protected(set: &StageSet) -> bool {
         .is_some_and(|v| v == annotation::ENABLED)
 }
 
+/// The working state of one step.
+struct Teardown<'a> {
+    ctx: &'a Arc<Context>,
+    owner: &'a Owner,
+    set: &'a Arc<StageSet>,
+    memory: &'a mut Memory,
+}
+
+/// What became of one stage.
 enum Torn {
     Gone,
-    Leaving(String),
-    Failed(Error),
-    /// The cluster the objects are on cannot be reached.
-    Unreachable(RemoteError),
-    /// The cluster the objects are on is not the one that is reached now.
-    Elsewhere(OtherCluster),
+    Stopped(Obstacle),
 }
 
 /// Whether the objects of a record stay by the wish of their stage.
 fn is_left_alone(set: &StageSet, stored: &StoredStage) -> bool {
-    let name = super::target::set_aside_from(&stored.name).unwrap_or(&stored.name);
+    let name = set_aside_from(&stored.name).unwrap_or(&stored.name);
     let in_spec = set.spec.stages.iter().find(|s| s.name == name);
     in_spec.is_some_and(|s| !s.prunes())
 }
 
 /// Everything the teardown deletes on the cluster of a record.
-fn going(set: &StageSet, stages: &[(StoredStage, Record)], of: &Record) -> BTreeSet<ObjectId> {
+fn going(set: &StageSet, stages: &Stages, of: &Record) -> BTreeSet<ObjectId> {
     let together = stages.iter().filter(|(stored, record)| {
         same_reference(record.target.as_ref(), of.target.as_ref()) && !is_left_alone(set, stored)
     });
@@ -125,240 +104,212 @@ fn going(set: &StageSet, stages: &[(StoredStage, Record)], of: &Record) -> BTree
         .collect()
 }
 
-async fn tear_down(
-    ctx: &Arc<Context>,
-    owner: &Owner,
-    set: &StageSet,
-    (stored, record): (&StoredStage, &Record),
-    going: &BTreeSet<ObjectId>,
-    memory: &mut Memory,
-) -> Torn {
-    if is_left_alone(set, stored) {
-        return Torn::Gone;
+impl Teardown<'_> {
+    async fn go_on(&mut self) -> Result<Wake, Stop> {
+        self.memory.teardown.tries();
+        let (stages, unknown) = self.recorded().await;
+        let obstacle = match self.round(&stages).await {
+            // What is not known yet may still be deleted.
+            Some(denied) if denied.kind == Kind::Denied => unknown.or(Some(denied)),
+            None => unknown,
+            some => some,
+        };
+        self.memory.teardown.tried();
+        match obstacle {
+            None => self.drop_finalizer().await,
+            Some(obstacle) => self.stopped(&stages, &obstacle).await,
+        }
     }
-    let cluster = match of_record(ctx, owner, set, record).await {
-        Ok(cluster) => cluster,
-        Err(error) => return Torn::Unreachable(error),
-    };
-    let deployed = set
-        .status
-        .as_ref()
-        .and_then(|s| s.stages.iter().find(|s| s.name == stored.name));
-    let revision = deployed.and_then(|s| s.applied_revision.as_deref()).unwrap_or_default();
-    let confirmed = set
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|a| a.get(annotation::CONFIRM_PRUNE))
-        .map(String::as_str);
-    match other_cluster(&stored.name, record, &cluster, revision, confirmed).await {
-        Ok(None) => {}
-        Ok(Some(other)) => return Torn::Elsewhere(other),
-        Err(error) => return Torn::Failed(error),
-    }
-    let tenant = cluster.tenant(Identity::of(&owner.namespace, record.account.as_deref()));
-    let left: Vec<Entry> = stored
-        .entries
-        .iter()
-        .filter(|(id, _)| !memory.gone.contains(id))
-        .map(|(id, version)| Entry {
-            id: id.clone(),
-            version: version.clone(),
-        })
-        .collect();
-    let remover = Remover {
-        tenant: &tenant,
-        owner,
-        going,
-        wanted: &BTreeSet::new(),
-    };
-    let mut removal = remover.remove(&left).await;
-    tell_kept(ctx, set, &stored.name, &removal.kept);
-    // What is gone may be made again by a write that is still to be carried out.
-    let doubtful = left.iter().map(|e| &e.id).filter(|id| memory.doubts.is_open(id));
-    removal.leaving.extend(doubtful.cloned());
-    let leaving: BTreeSet<ObjectId> = removal.leaving.into_iter().collect();
-    let settled = removal.settled.into_iter().filter(|id| !leaving.contains(id));
-    memory.gone.extend(settled);
-    let leaving: Vec<String> = leaving.iter().take(NAMED).map(ToString::to_string).collect();
-    match removal.errors.into_iter().next() {
-        Some(error) => Torn::Failed(error),
-        None if leaving.is_empty() => Torn::Gone,
-        None => Torn::Leaving(leaving.join(", ")),
-    }
-}
 
-/// Somebody has to restore a Secret, or confirm; past the bound the objects are left behind, and that is told.
-async fn wait_for_cluster(
-    ctx: &Arc<Context>,
-    owner: &Owner,
-    set: &Arc<StageSet>,
-    memory: &mut Memory,
-    reason: Reason,
-    message: String,
-) -> Result<Wake, Stop> {
-    if overdue(ctx, set) {
-        return force(ctx, owner, set, memory, "timed_out", &message).await;
+    /// Takes the stages away in their order, as far as they go without waiting. Gives what the teardown waits for.
+    async fn round(&mut self, stages: &Stages) -> Option<Obstacle> {
+        let mut first: Option<Obstacle> = None;
+        let mut stopped: Vec<&Record> = Vec::new();
+        for (stored, record) in stages {
+            // The order holds on each cluster; one that is away does not hold up the others.
+            let same = |other: &&Record| same_reference(other.target.as_ref(), record.target.as_ref());
+            if stopped.iter().any(same) {
+                continue;
+            }
+            let Torn::Stopped(obstacle) = self.tear_down(stages, stored, record).await else {
+                continue;
+            };
+            match obstacle.kind {
+                Kind::Leaving => return Some(obstacle),
+                // What may not be deleted holds nothing else back: the rest goes, then the teardown gives up.
+                Kind::Denied | Kind::Elsewhere => {}
+                Kind::Failed | Kind::Refused(_) | Kind::Unreachable | Kind::Unread => stopped.push(record),
+            }
+            // That a right is missing ends the teardown, so it is told only where nothing else is left to be done.
+            if first.as_ref().is_none_or(|first| first.kind == Kind::Denied) {
+                first = Some(obstacle);
+            }
+        }
+        first
     }
-    memory.undecided = memory.undecided.saturating_add(1);
-    let wake = Wake::In(ERROR_LADDER.wait(memory.undecided.min(6)));
-    hold(ctx, owner, set, memory, reason, message, wake).await
-}
 
-fn overdue(ctx: &Context, set: &StageSet) -> bool {
-    let since = set
-        .metadata
-        .deletion_timestamp
-        .as_ref()
-        .map(|t| Timestamp::now().duration_since(t.0));
-    since
-        .and_then(|s| Duration::try_from(s).ok())
-        .is_some_and(|s| s >= ctx.config.teardown_bound())
-}
-
-async fn failed(
-    ctx: &Arc<Context>,
-    owner: &Owner,
-    set: &Arc<StageSet>,
-    memory: &mut Memory,
-    stage: &str,
-    error: Error,
-) -> Result<Wake, Stop> {
-    let message = format!("stage \"{stage}\" teardown: {error}");
-    if overdue(ctx, set) {
-        return force(ctx, owner, set, memory, "timed_out", &message).await;
+    async fn tear_down(&mut self, stages: &Stages, stored: &StoredStage, record: &Record) -> Torn {
+        let left = self.left_of(stored);
+        if left.is_empty() {
+            return Torn::Gone;
+        }
+        let cluster = match self.cluster_of(stored, record).await {
+            Ok(cluster) => cluster,
+            Err(obstacle) => return Torn::Stopped(obstacle),
+        };
+        let tenant = |account: Option<&str>| cluster.tenant(Identity::of(&self.owner.namespace, account));
+        let successor = successor(&self.set.spec, &stored.name, record.account.as_deref());
+        let successor = successor.map(|name| tenant(Some(name)));
+        let remover = Remover {
+            tenant: &tenant(record.account.as_deref()),
+            successor: successor.as_ref(),
+            owner: self.owner,
+            going: &going(self.set, stages, record),
+            // A StageSet that renders itself does not wait for itself.
+            wanted: &self.set.metadata.uid.iter().cloned().collect(),
+        };
+        let removal = remover.remove(&left).await;
+        tell_kept(self.ctx, self.set, &stored.name, &removal.kept);
+        self.judge(stored, &left, removal, cluster.key())
     }
-    if error.is_forbidden() {
-        return force(ctx, owner, set, memory, "permanent", &message).await;
+
+    /// What of a record is still to be taken away.
+    fn left_of(&self, stored: &StoredStage) -> Vec<Entry> {
+        if is_left_alone(self.set, stored) {
+            return Vec::new();
+        }
+        let entries = stored.entries.iter();
+        entries
+            .filter(|(id, _)| !self.memory.teardown.is_gone(&stored.name, id))
+            .map(|(id, version)| Entry {
+                id: id.clone(),
+                version: version.clone(),
+            })
+            .collect()
     }
-    if error.code() == Some(401) {
-        return force(ctx, owner, set, memory, "unauthorized", &message).await;
+
+    /// The cluster a record's objects are on, where that is the one they were applied to.
+    async fn cluster_of(&self, stored: &StoredStage, record: &Record) -> Result<Arc<Cluster>, Obstacle> {
+        let set = self.set;
+        let cluster = of_record(self.ctx, self.owner, set, record).await;
+        let cluster = cluster.map_err(|e| Obstacle::unreachable(&stored.name, &e))?;
+        let deployed = set.status.as_ref().and_then(|s| s.stage(&stored.name));
+        let revision = deployed.and_then(|s| s.applied_revision.as_deref()).unwrap_or_default();
+        let annotations = set.metadata.annotations.as_ref();
+        let confirmed = annotations.and_then(|a| a.get(annotation::CONFIRM_PRUNE));
+        match other_cluster(&stored.name, record, &cluster, revision, confirmed.map(String::as_str)).await {
+            Ok(None) => Ok(cluster),
+            Ok(Some(other)) => Err(Obstacle::elsewhere(other.to_string())),
+            Err(error) => Err(Obstacle::failed(&stored.name, &error, cluster.key())),
+        }
     }
-    memory.undecided = memory.undecided.saturating_add(1);
-    let wake = Wake::In(ERROR_LADDER.wait(memory.undecided.min(6)));
-    hold(ctx, owner, set, memory, Reason::StageFailed, message, wake).await
-}
 
-/// Gives up: the finalizer goes although something may be left behind, and that is told.
-async fn force(
-    ctx: &Arc<Context>,
-    owner: &Owner,
-    set: &Arc<StageSet>,
-    memory: &Memory,
-    reason: &str,
-    why: &str,
-) -> Result<Wake, Stop> {
-    let elapsed = set
-        .metadata
-        .deletion_timestamp
-        .as_ref()
-        .map(|t| Timestamp::now().duration_since(t.0).as_secs());
-    let left: Vec<String> = record::all(ctx, owner)
-        .iter()
-        .flat_map(|(stored, _)| stored.entries.keys())
-        .filter(|id| !memory.gone.contains(id))
-        .map(ToString::to_string)
-        .take(10)
-        .collect();
-    let wake = drop_finalizer(ctx, owner, set).await?;
-    tracing::error!(
-        reason,
-        elapsed,
-        op = why,
-        "finalizer dropped although the teardown failed"
-    );
-    ctx.metrics
-        .teardown_forced
-        .with_label_values(&[owner.namespace.as_str(), &owner.name, reason])
-        .inc();
-    let note = format!(
-        "teardown given up after {}s ({reason}): {why}; may be left behind: {}",
-        elapsed.unwrap_or_default(),
-        left.join(", ")
-    );
-    ctx.notifier
-        .send(Notice::about(set, Reason::TeardownForced, true, note));
-    Ok(wake)
-}
-
-async fn drop_finalizer(ctx: &Arc<Context>, owner: &Owner, set: &StageSet) -> Result<Wake, Stop> {
-    let rest: Vec<String> = set
-        .metadata
-        .finalizers
-        .clone()
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|f| f != FINALIZER)
-        .collect();
-    let body = serde_json::json!({"metadata": {
-        "finalizers": rest,
-        "resourceVersion": set.metadata.resource_version,
-        "uid": set.metadata.uid,
-    }});
-    match status::patch_set(ctx, owner, None, &body).await {
-        Ok(_) | Err(Stop::Gone) => Ok(Wake::OnChange),
-        Err(stop) => Err(stop),
+    fn judge(&mut self, stored: &StoredStage, left: &[Entry], removal: Removal, cluster: &str) -> Torn {
+        // What is gone may be made again by a write that is still to be carried out.
+        let doubtful = left
+            .iter()
+            .map(|e| &e.id)
+            .filter(|id| self.memory.doubts.is_open(id))
+            .cloned();
+        let leaving: BTreeSet<ObjectId> = removal.leaving.into_iter().chain(doubtful).collect();
+        let settled = removal.settled.into_iter().filter(|id| !leaving.contains(id));
+        if self.memory.teardown.settle(&stored.name, settled) {
+            self.memory.polls = 0;
+            self.memory.undecided = 0;
+        }
+        let (denied, failed): (Vec<_>, Vec<_>) = removal.errors.iter().partition(|e| e.is_forbidden());
+        let name = &stored.name;
+        if let Some(error) = failed.first() {
+            return Torn::Stopped(Obstacle::failed(name, error, cluster));
+        }
+        if !leaving.is_empty() {
+            return Torn::Stopped(Obstacle::leaving(name, &leaving));
+        }
+        match denied.first() {
+            Some(error) => Torn::Stopped(Obstacle::denied(name, error)),
+            None => Torn::Gone,
+        }
     }
-}
 
-async fn hold_progress(
-    ctx: &Arc<Context>,
-    owner: &Owner,
-    set: &Arc<StageSet>,
-    memory: &mut Memory,
-    message: String,
-    wake: Wake,
-) -> Result<Wake, Stop> {
-    write(ctx, owner, set, memory, &Situation::Unfinished { message }, wake).await
-}
-
-async fn hold(
-    ctx: &Arc<Context>,
-    owner: &Owner,
-    set: &Arc<StageSet>,
-    memory: &mut Memory,
-    reason: Reason,
-    message: String,
-    wake: Wake,
-) -> Result<Wake, Stop> {
-    let situation = match reason {
-        Reason::DeletionProtected | Reason::PruneHeld => Situation::Held {
-            reason,
-            message,
-            retrying: false,
-            deployed: false,
-        },
-        _ => Situation::Failed { reason, message },
-    };
-    write(ctx, owner, set, memory, &situation, wake).await
-}
-
-async fn write(
-    ctx: &Arc<Context>,
-    owner: &Owner,
-    set: &Arc<StageSet>,
-    memory: &mut Memory,
-    situation: &Situation,
-    wake: Wake,
-) -> Result<Wake, Stop> {
-    let mut next = set.status.clone().unwrap_or_default();
-    let before = next.conditions.clone();
-    let generation = set.metadata.generation.unwrap_or_default();
-    next.conditions = conditions(
-        &before,
-        situation,
-        generation,
-        Timestamp::now(),
-        &ctx.config.runbook_base_url,
-    );
-    let written = status::write(ctx, owner, set, &next, memory).await?;
-    if let Some(event) = transition(&before, situation) {
-        ctx.notifier.send(Notice::about(
-            &written,
-            event.reason,
-            event.warning,
-            situation.message(),
-        ));
+    /// Waits, or gives up where waiting is of no use any more.
+    async fn stopped(&mut self, stages: &Stages, obstacle: &Obstacle) -> Result<Wake, Stop> {
+        let refused = self.memory.teardown.refused(obstacle);
+        if self.is_overdue() {
+            return self.give_up(stages, "timed_out", obstacle).await;
+        }
+        let reason = match &obstacle.kind {
+            Kind::Denied => return self.give_up(stages, "permanent", obstacle).await,
+            Kind::Refused(_) if refused.is_none() => return self.give_up(stages, "unauthorized", obstacle).await,
+            Kind::Leaving => {
+                let wake = LEAVING_LADDER.wait(self.memory.polls);
+                self.memory.polls = self.memory.polls.saturating_add(1);
+                let message = obstacle.message.clone();
+                return self.write(&Situation::Unfinished { message }, Wake::In(wake)).await;
+            }
+            Kind::Elsewhere => Reason::PruneHeld,
+            Kind::Failed | Kind::Refused(_) | Kind::Unreachable | Kind::Unread => Reason::StageFailed,
+        };
+        self.memory.undecided = self.memory.undecided.saturating_add(1);
+        let wake = ERROR_LADDER.wait(self.memory.undecided.min(6));
+        let wake = refused.map_or(wake, |rest| rest.min(wake));
+        self.hold(reason, obstacle.message.clone(), Wake::In(wake)).await
     }
-    Ok(wake)
+
+    async fn drop_finalizer(&self) -> Result<Wake, Stop> {
+        let rest: Vec<String> = self
+            .set
+            .metadata
+            .finalizers
+            .clone()
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|f| f != FINALIZER)
+            .collect();
+        let body = serde_json::json!({"metadata": {
+            "finalizers": rest,
+            "resourceVersion": self.set.metadata.resource_version,
+            "uid": self.set.metadata.uid,
+        }});
+        match status::patch_set(self.ctx, self.owner, None, &body).await {
+            Ok(_) | Err(Stop::Gone) => Ok(Wake::OnChange),
+            Err(stop) => Err(stop),
+        }
+    }
+
+    async fn hold(&mut self, reason: Reason, message: String, wake: Wake) -> Result<Wake, Stop> {
+        let situation = match reason {
+            Reason::DeletionProtected | Reason::PruneHeld => Situation::Held {
+                reason,
+                message,
+                retrying: false,
+                deployed: false,
+            },
+            _ => Situation::Failed { reason, message },
+        };
+        self.write(&situation, wake).await
+    }
+
+    async fn write(&mut self, situation: &Situation, wake: Wake) -> Result<Wake, Stop> {
+        let (ctx, set) = (self.ctx, self.set);
+        let mut next = set.status.clone().unwrap_or_default();
+        let before = next.conditions.clone();
+        if self.restarts_clock() {
+            next.conditions.retain(|c| c.type_ != READY);
+        }
+        let generation = set.metadata.generation.unwrap_or_default();
+        next.conditions = conditions(
+            &next.conditions,
+            situation,
+            generation,
+            Timestamp::now(),
+            &ctx.config.runbook_base_url,
+        );
+        let written = status::write(ctx, self.owner, set, &next, self.memory).await?;
+        self.memory.teardown.told();
+        if let Some(event) = transition(&before, situation) {
+            let notice = Notice::about(&written, event.reason, event.warning, situation.message());
+            ctx.notifier.send(notice);
+        }
+        Ok(wake)
+    }
 }

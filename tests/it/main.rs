@@ -29,6 +29,7 @@ mod leader;
 mod leftovers;
 mod namespaces;
 mod notifications;
+mod orphans;
 mod others;
 mod policies;
 mod prune;
