@@ -1,15 +1,14 @@
 //! Connections: one pool per cluster, shared by every identity that speaks to it.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use http::{HeaderName, HeaderValue, Request};
-use kube::client::Body;
+use http::{HeaderName, HeaderValue};
 use kube::{Client, Config};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
+use super::lent::Lending;
 use super::transport::{Guard, Most, Transport};
 use super::{Error, Kinds, Tenant};
 
@@ -63,7 +62,7 @@ pub struct Cluster {
     base: Client,
     watches: Client,
     kinds: Arc<Kinds>,
-    bound: Mutex<HashMap<Identity, Client>>,
+    lending: Lending,
     /// Hash of the server's address and certificate authority.
     address: String,
     id: OnceCell<String>,
@@ -108,19 +107,13 @@ impl Cluster {
         Self::new(key.to_owned(), String::new(), transport)
     }
 
-    #[cfg(test)]
-    pub(super) fn identities(&self) -> Vec<Identity> {
-        let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        bound.keys().cloned().collect()
-    }
-
     fn new(key: String, address: String, transport: Transport) -> Arc<Self> {
         Arc::new(Self {
             key,
             base: transport.requests,
             watches: transport.watches,
             kinds: Arc::default(),
-            bound: Mutex::default(),
+            lending: Lending::default(),
             address,
             id: OnceCell::new(),
             silent: AtomicBool::new(false),
@@ -216,27 +209,23 @@ impl Cluster {
         &self.kinds
     }
 
-    /// A client bound to `identity`. Cheap: the connection pool is shared, only a header is added.
+    /// Requests as `identity`. Cheap: connections are shared, only a header is added.
     pub fn tenant(self: &Arc<Self>, identity: Identity) -> Tenant {
-        let client = match identity.user() {
-            None => self.base.clone(),
-            Some(user) => self
-                .bound
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .entry(identity.clone())
-                .or_insert_with(|| impersonating(&self.base, &user))
-                .clone(),
-        };
-        Tenant::new(self.clone(), identity, client)
+        Tenant::new(self.clone(), identity)
     }
 
-    /// Drops the clients of identities that no live StageSet uses any more.
-    pub fn retain(&self, used: impl Fn(&Identity) -> bool) {
-        self.bound
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|identity, _| used(identity));
+    /// Requests on behalf of a StageSet of `namespace`: as its account, or by the credentials of the connection where it
+    /// names none. Those of the controller are for its own work too, and lent with care.
+    pub fn acting_for(self: &Arc<Self>, namespace: &str, account: Option<&str>) -> Tenant {
+        let tenant = self.tenant(Identity::of(namespace, account));
+        if self.is_local() && tenant.identity() == &Identity::Controller {
+            return tenant.lent(namespace);
+        }
+        tenant
+    }
+
+    pub(super) fn lending(&self) -> &Lending {
+        &self.lending
     }
 }
 
@@ -258,26 +247,4 @@ fn address_of(config: &Config) -> String {
     }
     let hex: String = hasher.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect();
     format!("sha256:{hex}")
-}
-
-fn impersonating(base: &Client, user: &str) -> Client {
-    let base = base.clone();
-    let header = HeaderValue::from_str(user).ok();
-    let service = tower::service_fn(move |mut request: Request<Body>| {
-        let base = base.clone();
-        let header = header.clone();
-        async move {
-            let Some(header) = header else {
-                return Err(kube::Error::Service(
-                    "the ServiceAccount's name is no valid header value".into(),
-                ));
-            };
-            if request.headers().keys().any(|k| k.as_str().starts_with("impersonate-")) {
-                return Err(kube::Error::Service("a request already names another identity".into()));
-            }
-            request.headers_mut().insert(IMPERSONATE_USER, header);
-            base.send(request).await
-        }
-    });
-    Client::new(service, "default")
 }

@@ -136,18 +136,6 @@ async fn a_watch_that_tells_of_ever_more_objects_is_given_up_and_polled() {
 
 /// Rules: decisions 7 memory
 #[tokio::test]
-async fn clients_go_with_the_last_user_of_their_account() {
-    let cluster = Endless::of(0).cluster("");
-    let bound = |name: &str| Identity::of("ns", Some(name));
-    for name in ["a", "b"] {
-        cluster.tenant(bound(name));
-    }
-    cluster.retain(|identity| *identity == bound("b"));
-    assert_eq!(cluster.identities(), [bound("b")]);
-}
-
-/// Rules: decisions 7 memory
-#[tokio::test]
 async fn an_object_larger_than_any_is_not_taken_in() {
     let (far, local) = (Endless::of(0).cluster("far"), Endless::of(0).cluster(""));
     for name in ["fat", "dense", "nested"] {

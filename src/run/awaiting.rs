@@ -10,7 +10,7 @@ use super::judge::Judge;
 use super::notify::Notice;
 use super::outcome::{End, Failure, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
-use super::verify::{Mode, OPERATION as VERIFY, Observer};
+use super::verify::{Mode, OPERATION as VERIFY, Observer, target_of};
 use crate::api::reason::Class;
 use crate::api::{Reason, Stage, StagePhase, Step, TimeoutPolicy};
 use crate::cluster::Tenant;
@@ -69,7 +69,14 @@ impl Pass<'_> {
                     .await
             }
             Some(checks) => {
-                let mut awaited = self.named(&checks.checks, &memory, tenant).await;
+                let mut awaited = match self.named(&checks.checks, &memory, tenant).await {
+                    Ok(awaited) => awaited,
+                    Err(failure) => {
+                        self.needed = needed;
+                        self.memory.stages.insert(stage.name.clone(), memory);
+                        return Err(failure);
+                    }
+                };
                 let covered = memory.objects.iter().filter(|(id, _)| judge.covers(id));
                 awaited.extend(covered.map(|(id, known)| (id.clone(), known.clone())));
                 // Objects of others were not learned by applying them.
@@ -94,12 +101,15 @@ impl Pass<'_> {
     }
 
     /// The objects that `readyChecks.checks` names.
+    ///
+    /// # Errors
+    /// One that is nobody's business who names no account: its state would be told.
     async fn named(
         &self,
         checks: &[crate::api::ObjectRef],
         memory: &StageMemory,
         tenant: &Tenant,
-    ) -> BTreeMap<ObjectId, Known> {
+    ) -> Result<BTreeMap<ObjectId, Known>, Failure> {
         let mut out = BTreeMap::new();
         for check in checks {
             let api_version = crate::api::common::non_empty(&check.api_version).unwrap_or("v1");
@@ -111,13 +121,18 @@ impl Pass<'_> {
             let group = api_version.split_once('/').map_or("", |(g, _)| g);
             let id = ObjectId::new(if namespaced { namespace } else { "" }, &check.name, group, &check.kind);
             let own = memory.objects.get(&id).filter(|known| !known.skipped);
+            if own.is_none() {
+                let target = target_of(&id, api_version);
+                let lent = tenant.lend_for_check(&target).await;
+                lent.map_err(|e| Failure::of_access(VERIFY, &e, "get", &target))?;
+            }
             let known = own.or(memory.named.get(&id)).cloned().unwrap_or_else(|| Known {
                 alone: true,
                 ..Known::unseen(api_version.to_owned(), Timestamp::now())
             });
             out.insert(id, known);
         }
-        out
+        Ok(out)
     }
 
     /// Whether what a failed verify waited for has turned ready by itself.

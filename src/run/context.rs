@@ -12,7 +12,7 @@ use super::notify::Notifier;
 use super::outcome::{Missing, Remedy};
 use crate::cache::{Inventories, Sources, StageSets};
 use crate::cluster::watch::{Hub, Owner, parse_version};
-use crate::cluster::{Cluster, Clusters, Identity, Target, resource_version, uid};
+use crate::cluster::{Cluster, Clusters, Target, resource_version, uid};
 use crate::config::Config;
 use crate::rules::drift::DriftLoops;
 use crate::rules::inventory::ObjectId;
@@ -42,24 +42,6 @@ impl Context {
         self.memories.forget(owner);
         self.hub.keep_only(owner, &HashSet::new());
         self.metrics.forget(&owner.namespace, &owner.name);
-        self.forget_identities(&owner.namespace);
-    }
-
-    /// Drops the clients of accounts that no StageSet of a namespace names any more.
-    fn forget_identities(&self, of: &str) {
-        let sets = self.sets.all();
-        let here = sets.iter().filter(|set| set.metadata.namespace.as_deref() == Some(of));
-        let used: HashSet<&str> = here
-            .flat_map(|set| {
-                let stages = set.spec.stages.iter().map(|stage| &stage.service_account_name);
-                stages.chain([&set.spec.service_account_name])
-            })
-            .filter_map(|name| name.as_deref())
-            .collect();
-        self.cluster.retain(|identity| match identity {
-            Identity::ServiceAccount { namespace, name } => namespace != of || used.contains(name.as_str()),
-            Identity::Controller => true,
-        });
     }
 }
 

@@ -15,7 +15,7 @@ use super::verify::target_of;
 use crate::api::common::non_empty;
 use crate::api::names::annotation;
 use crate::api::{Reason, StageSet, StageSetSpec};
-use crate::cluster::{Cluster, Identity, uid};
+use crate::cluster::{Cluster, uid};
 use crate::rules::condition::Situation;
 use crate::rules::inventory::{self, DesiredStage, Entries, Entry, ObjectId, PruneGuard, StagePrune, prune_set};
 
@@ -285,7 +285,7 @@ impl Pass<'_> {
             } else {
                 self.wanted_uids(delete, desired).await?
             };
-            let tenant = cluster.tenant(Identity::of(&self.owner.namespace, account.as_deref()));
+            let tenant = cluster.acting_for(&self.owner.namespace, account.as_deref());
             let remover = Remover {
                 tenant: &tenant,
                 owner: self.owner,
@@ -296,7 +296,7 @@ impl Pass<'_> {
             if let Some(successor) = self.successor(plan, account.as_deref())
                 && removal.errors.iter().any(crate::cluster::Error::is_forbidden)
             {
-                let tenant = cluster.tenant(Identity::of(&self.owner.namespace, Some(successor)));
+                let tenant = cluster.acting_for(&self.owner.namespace, Some(successor));
                 let rest: Vec<Entry> = delete
                     .iter()
                     .filter(|e| !removal.settled.contains(&e.id))

@@ -14,7 +14,7 @@ use crate::api::common::non_empty;
 use crate::api::names::annotation;
 use crate::api::{InventoryTarget, KubeConfig, StageSet, StageSetSpec};
 use crate::cluster::watch::Owner;
-use crate::cluster::{self, Cluster, Identity, RemoteError, Target};
+use crate::cluster::{self, Cluster, RemoteError, Target};
 use crate::rules::backoff::RBAC_LADDER;
 use crate::rules::condition::Situation;
 
@@ -102,7 +102,7 @@ impl Pass<'_> {
         };
         let spec = self.set.spec.clone();
         for account in readers(&spec) {
-            let tenant = self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, account));
+            let tenant = self.ctx.cluster.acting_for(&self.owner.namespace, account);
             self.watch_by_name(&tenant, &target).await;
         }
     }

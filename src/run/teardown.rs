@@ -18,7 +18,7 @@ use super::target::{OtherCluster, of_record, other_cluster, same_reference};
 use crate::api::names::{FINALIZER, annotation};
 use crate::api::{Reason, StageSet};
 use crate::cluster::watch::Owner;
-use crate::cluster::{Error, Identity, RemoteError};
+use crate::cluster::{Error, RemoteError};
 use crate::rules::backoff::{ERROR_LADDER, Ladder};
 use crate::rules::condition::{Situation, conditions, transition};
 use crate::rules::inventory::{Entry, ObjectId, StoredStage};
@@ -156,7 +156,7 @@ async fn tear_down(
         Ok(Some(other)) => return Torn::Elsewhere(other),
         Err(error) => return Torn::Failed(error),
     }
-    let tenant = cluster.tenant(Identity::of(&owner.namespace, record.account.as_deref()));
+    let tenant = cluster.acting_for(&owner.namespace, record.account.as_deref());
     let left: Vec<Entry> = stored
         .entries
         .iter()
