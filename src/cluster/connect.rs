@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use http::{HeaderName, HeaderValue};
 use kube::{Client, Config};
 use sha2::{Digest, Sha256};
@@ -11,6 +14,7 @@ use tokio::sync::OnceCell;
 use super::lent::Lending;
 use super::transport::{Guard, Most, Transport};
 use super::{Error, Kinds, Tenant};
+use crate::slot;
 
 /// The one impersonation header that is sent: the API server adds a ServiceAccount's groups by itself.
 pub(super) const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
@@ -207,6 +211,33 @@ impl Cluster {
     /// What the cluster serves.
     pub fn kinds(&self) -> &Arc<Kinds> {
         &self.kinds
+    }
+
+    /// Waits for an answer of this cluster. One that a tenant names may take its time, but holds no slot meanwhile.
+    /// Boxed, since every request of a step passes here.
+    pub async fn patiently<T>(&self, answer: BoxFuture<'_, T>) -> T {
+        if self.is_local() {
+            answer.await
+        } else {
+            slot::given_up_after(slot::PATIENCE, answer).await
+        }
+    }
+
+    /// What can be listed in a namespace, see [`Kinds::namespaced`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn namespaced_kinds(&self) -> Result<Vec<(String, String)>, Error> {
+        self.patiently(self.kinds.namespaced(&self.base).boxed()).await
+    }
+
+    /// A version that a kind is served under, see [`Kinds::any_version`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn any_version(&self, group: &str, kind: &str, since: Instant) -> Result<Option<String>, Error> {
+        let found = self.kinds.any_version(&self.base, group, kind, since);
+        self.patiently(found.boxed()).await
     }
 
     /// Requests as `identity`. Cheap: connections are shared, only a header is added.

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use http::{HeaderMap, HeaderValue};
 use kube::client::Body;
 use kube::core::params::{DeleteParams, Patch, PatchParams};
@@ -107,7 +108,8 @@ impl Tenant {
     pub async fn served(&self, api_version: &str, kind: &str) -> Result<Served, Error> {
         let client = self.cluster.own_client();
         let kinds = self.cluster.kinds();
-        kinds.resolve(&client, api_version, kind).await
+        let served = kinds.resolve(&client, api_version, kind);
+        self.cluster.patiently(served.boxed()).await
     }
 
     /// The same for the kind of one object. Its names come from artifacts and records: one that would lead to another
@@ -452,7 +454,8 @@ impl Tenant {
         let assumed = self.assume(request.headers_mut());
         assumed.map_err(|e| Error::from_kube(what(), e))?;
         let client = self.cluster.own_client();
-        let answer = bounded(what(), client.request_text(request)).await;
+        let answer = bounded(what(), client.request_text(request));
+        let answer = self.cluster.patiently(answer.boxed()).await;
         let text = answer.and_then(|text| text.map_err(|e| Error::from_kube(what(), e)));
         self.cluster.note_answer(text.as_ref().is_err_and(Error::is_silence));
         text

@@ -18,7 +18,6 @@ mod record;
 mod remove;
 mod render;
 mod restore;
-pub mod slot;
 mod stage;
 mod status;
 mod steady;
@@ -34,6 +33,8 @@ use std::time::Duration;
 pub use context::{Context, Memories};
 pub use notify::{Notice, Notifier};
 pub use outcome::{Stop, Wake};
+
+pub use crate::slot;
 
 use crate::cluster::watch::Owner;
 use crate::rules::backoff::ERROR_LADDER;

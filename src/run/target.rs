@@ -1,7 +1,6 @@
 //! Which cluster a StageSet applies to, and which one its records speak of (run 11.3, decisions 6).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
@@ -20,8 +19,6 @@ use crate::rules::condition::Situation;
 
 /// The operation as the contract names it.
 const OPERATION: &str = "connect to target cluster";
-/// A server that takes longer to connect to is waited for without a slot.
-const PATIENCE: Duration = Duration::from_millis(250);
 /// Key of a kubeconfig Secret where the reference names none.
 const DEFAULT_KEY: &str = "value";
 /// Longest label value.
@@ -66,7 +63,7 @@ impl Pass<'_> {
         let mut id = String::new();
         if let Some(reference) = self.set.spec.kube_config.clone() {
             self.watch_kubeconfig(&reference).await;
-            match slot::given_up_after(PATIENCE, self.reach(&reference)).await {
+            match slot::given_up_after(slot::PATIENCE, self.reach(&reference)).await {
                 Ok(aim) => {
                     id = aim
                         .recorded
@@ -232,7 +229,7 @@ pub(super) async fn of_record(
         Some(reference) => {
             let account = non_empty(&set.spec.service_account_name).or(record.account.as_deref());
             let target = ctx.clusters.target(&owner.namespace, reference, account);
-            slot::given_up_after(PATIENCE, target).await
+            slot::given_up_after(slot::PATIENCE, target).await
         }
     }
 }
