@@ -112,11 +112,16 @@ impl Cluster {
     }
 
     fn new(key: String, address: String, transport: Transport) -> Arc<Self> {
+        let kinds = if key.is_empty() {
+            Kinds::default()
+        } else {
+            Kinds::foreign()
+        };
         Arc::new(Self {
             key,
             base: transport.requests,
             watches: transport.watches,
-            kinds: Arc::default(),
+            kinds: Arc::new(kinds),
             lending: Lending::default(),
             address,
             id: OnceCell::new(),

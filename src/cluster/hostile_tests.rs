@@ -173,6 +173,12 @@ async fn neither_discovery_nor_identity_nor_failures_are_taken_in_without_end() 
         .served("v1", "Pod")
         .await;
     assert_eq!(discovered.as_ref().map_err(limit), Err("half a million values"));
+    let kinds = vec![json!({ "resource": "x", "responseKind": { "kind": "X" }, "verbs": [] }); 5001];
+    let many =
+        json!({ "items": [{ "metadata": { "name": "g" }, "versions": [{ "version": "v1", "resources": kinds }] }] });
+    let many = same(200, many.to_string());
+    let discovered = many.tenant(Identity::Controller).served("v1", "Pod").await;
+    assert_eq!(discovered.as_ref().map_err(limit), Err("5,000 kinds"));
     let fat = json!({ "metadata": { "uid": "u", "name": "x".repeat(2 << 20) } }).to_string();
     assert_eq!(same(200, fat).id().await.map_err(|e| limit(&e)), Err("1 MiB"));
     let causes = json!({ "code": 403, "reason": "Forbidden", "details": { "causes": vec![json!({}); 40_000] } });
