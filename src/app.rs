@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Inventories, Sources, StageSets, owner_of};
-use crate::cluster::watch::Hub;
+use crate::cluster::watch::{self, Hub, Waker, Woken};
 use crate::cluster::{Cluster, Clusters};
 use crate::config::{Command, Config};
 use crate::controller::{self, Feeds, Lease};
@@ -107,7 +106,7 @@ async fn run(config: Config) -> Result<(), String> {
     let kube_config = kube_config().await?;
     let namespace = own_namespace(&kube_config);
     let cluster = Cluster::connect(kube_config).map_err(|e| e.to_string())?;
-    let (wake, mut woken) = mpsc::unbounded_channel();
+    let (wake, mut woken) = watch::queue();
     let ctx = context(config, &cluster, &wake)?;
     let feeds = Feeds::start(&ctx, wake.clone());
     serve_probes(&ctx, &feeds, &stop).await?;
@@ -119,7 +118,7 @@ async fn run(config: Config) -> Result<(), String> {
         }
         // A standby has no use for what changes: whatever it knows by now is looked at once it leads.
         for owner in ctx.sets.all().iter().filter_map(|set| owner_of(set)) {
-            let _ = wake.send(owner);
+            wake.wake(owner);
         }
         ctx.metrics
             .leader
@@ -152,21 +151,17 @@ async fn run(config: Config) -> Result<(), String> {
 }
 
 /// Waits for `until`, and keeps a queue empty meanwhile that nobody works off.
-async fn emptying<T, W>(queue: &mut mpsc::UnboundedReceiver<W>, until: impl Future<Output = T>) -> T {
+async fn emptying<T>(queue: &mut Woken, until: impl Future<Output = T>) -> T {
     tokio::pin!(until);
     loop {
         tokio::select! {
             result = &mut until => return result,
-            Some(_) = queue.recv() => {}
+            _ = queue.next() => {}
         }
     }
 }
 
-fn context(
-    config: Config,
-    cluster: &Arc<Cluster>,
-    wake: &mpsc::UnboundedSender<crate::cluster::watch::Owner>,
-) -> Result<Arc<Context>, String> {
+fn context(config: Config, cluster: &Arc<Cluster>, wake: &Waker) -> Result<Arc<Context>, String> {
     let metrics = Metrics::new().map_err(|e| e.to_string())?;
     let policy = outbound::Policy {
         allow_loopback: config.insecure_allow_loopback,
@@ -261,17 +256,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_queue_does_not_grow_while_nobody_works_it_off() {
-        let (wake, mut woken) = mpsc::unbounded_channel();
-        let item = Arc::new(());
-        for _ in 0..10_000 {
-            wake.send(item.clone()).unwrap();
+        let (wake, mut woken) = watch::queue();
+        for at in 0..10_000 {
+            wake.wake(watch::Owner {
+                namespace: "ns".into(),
+                name: format!("gone-{at}"),
+            });
         }
-        let only_ours = async {
-            while Arc::strong_count(&item) > 1 {
+        let until_empty = async {
+            while wake.waiting() > 0 {
                 tokio::task::yield_now().await;
             }
         };
-        let emptied = tokio::time::timeout(Duration::from_secs(20), emptying(&mut woken, only_ours));
+        let emptied = tokio::time::timeout(Duration::from_secs(20), emptying(&mut woken, until_empty));
         emptied.await.unwrap();
     }
 

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use futures::{Future, StreamExt};
 use kube::runtime::Controller;
 use kube::runtime::controller::Action;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc::UnboundedReceiver};
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument;
 
 use crate::api::{KubeConfig, StageInventory, StageSet};
 use crate::cache::{owner_of, reference};
-use crate::cluster::watch::Owner;
+use crate::cluster::watch::Woken;
 use crate::rules::backoff::ERROR_LADDER;
 use crate::run::slot::Slot;
 use crate::run::{self, Context, Wake};
@@ -41,17 +40,13 @@ enum Failed {
 }
 
 /// Runs steps for woken StageSets until `stop` resolves; steps under way are finished first.
-pub async fn run(
-    ctx: Arc<Context>,
-    woken: UnboundedReceiver<Owner>,
-    stop: impl Future<Output = ()> + Send + Sync + 'static,
-) {
+pub async fn run(ctx: Arc<Context>, woken: Woken, stop: impl Future<Output = ()> + Send + Sync + 'static) {
     let concurrent = ctx.config.concurrent as usize;
     ctx.metrics
         .max_concurrent
         .set(i64::try_from(concurrent).unwrap_or(i64::MAX));
     let metrics = ctx.metrics.clone();
-    let wakes = UnboundedReceiverStream::new(woken).map(move |owner| {
+    let wakes = woken.stream().map(move |owner| {
         metrics.queue_adds.inc();
         reference(&owner)
     });

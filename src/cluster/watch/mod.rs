@@ -6,17 +6,19 @@ mod entry;
 #[cfg(test)]
 mod entry_tests;
 mod follow;
+mod pace;
+mod wakes;
 mod weight;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 
 pub use entry::{Coverage, Knowledge, parse_version};
 use entry::{Entry, Sighting};
 use follow::Follower;
+pub use wakes::{Waker, Woken, queue};
 use weight::{Scale, Weight};
 
 use super::{Identity, Served, Target, Tenant};
@@ -88,14 +90,14 @@ struct Table {
 /// The shared watches.
 pub struct Hub {
     table: Mutex<Table>,
-    wake: UnboundedSender<Owner>,
+    wake: Waker,
     max: usize,
     scale: Scale,
 }
 
 impl Hub {
     /// `wake` receives the owner of every object that changed; at most `max` watches run.
-    pub fn new(wake: UnboundedSender<Owner>, max: usize) -> Arc<Self> {
+    pub fn new(wake: Waker, max: usize) -> Arc<Self> {
         Arc::new(Self {
             table: Mutex::default(),
             wake,
@@ -107,7 +109,7 @@ impl Hub {
     /// Wakes StageSets for another reason than a watch.
     pub fn wake_all(&self, owners: &[Owner]) {
         for owner in owners {
-            let _ = self.wake.send(owner.clone());
+            self.wake.wake(owner.clone());
         }
     }
 
