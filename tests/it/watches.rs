@@ -155,7 +155,7 @@ async fn hundreds_of_watches_share_a_few_connections() {
         .and_then(|(_, p)| p.parse().ok())
         .expect("a port");
     let (wake, mut woken) = queue();
-    let hub = Hub::new(wake, WATCHES);
+    let hub = Hub::new(wake, WATCHES / 3 * 4);
     let tenant = cluster.tenant(Identity::Controller);
     let served = tenant.served("v1", "ConfigMap").await.expect("served");
     let (before, memory) = (connections(port), resident_bytes());
@@ -195,7 +195,7 @@ async fn hundreds_of_watches_share_a_few_connections() {
             &owner
         ),
         Coverage::None,
-        "the cap"
+        "the share of one namespace"
     );
     hub.keep_only(&owner, &Default::default());
     assert!(hub.is_empty());
