@@ -1,6 +1,6 @@
 //! Waiting for a stage: what is looked at, how long, and what a failed run rests on (run 18).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -192,9 +192,9 @@ impl Pass<'_> {
     }
 
     /// Says once in an event which right to watch is missing: until it is granted, changes are noticed by polling.
-    pub(super) fn tell_denied(&mut self, stage: &Stage, denied: &BTreeSet<String>) {
-        for why in denied {
-            if self.memory.told_denied.insert(why.clone()) {
+    pub(super) fn tell_denied(&mut self, stage: &Stage, denied: &BTreeMap<String, String>) {
+        for (watch, why) in denied {
+            if self.memory.told_denied.insert(watch.clone()) {
                 let note = format!(
                     "stage \"{}\" polls what it cannot watch: {why}; grant list and watch to its ServiceAccount",
                     stage.name

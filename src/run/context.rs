@@ -87,7 +87,7 @@ pub struct Memory {
     pub full_at: Option<Instant>,
     /// When that is due for the first time after a restart.
     pub full_due: Option<Instant>,
-    /// Missing rights to watch that were told.
+    /// Watches that may not be, and were told of.
     pub told_denied: std::collections::BTreeSet<String>,
     /// Drift that returns, and when each drifted object was last put back.
     pub loops: DriftLoops,

@@ -496,7 +496,7 @@ impl Pass<'_> {
             }
             Overall::Failed(waiting) | Overall::Waiting(waiting) => {
                 let mut blocking = name_blockers(&waiting, NAMED);
-                if let Some(denied) = look.denied.iter().next() {
+                if let Some(denied) = look.denied.values().next() {
                     blocking.push_str(&format!(" (polled: {denied})"));
                 }
                 self.status.stages[at].waiting_for = Some(blocking.clone());

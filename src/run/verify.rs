@@ -1,6 +1,6 @@
 //! Readiness of what was applied: judged from what is known, read only where something changed.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ pub struct Look {
     pub changed: bool,
     /// When to look again if no watch tells.
     pub again: Duration,
-    /// Rights that are missing for watching, to be told once.
-    pub denied: BTreeSet<String>,
+    /// Why something cannot be watched, by what it is; to be told once.
+    pub denied: BTreeMap<String, String>,
     /// Objects that differ from what was sent, and how; nothing is listed for one that is gone.
     pub drifted: BTreeMap<ObjectId, Vec<drift::Change>>,
 }
@@ -146,7 +146,7 @@ impl Observer<'_> {
             }
             let (key, coverage) = self.cover(id, known, needed).await?;
             if let Coverage::Denied(why) = &coverage {
-                look.denied.insert(why.clone());
+                look.denied.insert(what_is_watched(&key), why.clone());
             }
             let unchanged = self.ctx.hub.knows(&key, &id.name, &known.uid, known.version) == Knowledge::Unchanged;
             let vouched = coverage == Coverage::Live && unchanged;
@@ -327,6 +327,13 @@ impl Observer<'_> {
         }
         None
     }
+}
+
+/// A watch by what it is on: whatever a server says of it, it is the same.
+fn what_is_watched(key: &WatchKey) -> String {
+    let part = |part: &Option<String>| part.as_deref().unwrap_or("*").to_owned();
+    let (namespace, name) = (part(&key.namespace), part(&key.name));
+    format!("{} {} {namespace}/{name} {}", key.api_version, key.kind, key.identity)
 }
 
 /// The address of a recorded object.
