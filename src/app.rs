@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Inventories, Sources, StageSets, owner_of};
@@ -176,6 +177,7 @@ fn context(config: Config, cluster: &Arc<Cluster>, wake: &Waker) -> Result<Arc<C
         wake.clone(),
         metrics.clone(),
     );
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let budget = u64::try_from(config.artifact_cache_bytes).unwrap_or(u64::MAX);
     Ok(Arc::new(Context {
         hub: Hub::new(wake.clone(), config.max_watches),
@@ -183,6 +185,7 @@ fn context(config: Config, cluster: &Arc<Cluster>, wake: &Waker) -> Result<Arc<C
         notifier: Notifier::start(cluster.clone(), http, config.events_addr.clone()),
         inventories: Arc::new(Inventories::default()),
         memories: Memories::default(),
+        builds: Arc::new(Semaphore::new(cores)),
         clusters: Clusters::new(cluster.clone(), config.insecure_allow_loopback),
         cluster: cluster.clone(),
         sets,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::doubt::Doubts;
 use super::notify::Notifier;
@@ -34,6 +35,8 @@ pub struct Context {
     pub notifier: Notifier,
     pub metrics: Metrics,
     pub memories: Memories,
+    /// Builds at once: each takes a core and, at worst, much memory.
+    pub builds: Arc<Semaphore>,
 }
 
 impl Context {
