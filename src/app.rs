@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Inventories, Sources, StageSets, owner_of};
-use crate::cluster::watch::{Hub, Owner};
+use crate::cluster::watch::{self, Hub, Waker, Woken};
 use crate::cluster::{Cluster, Clusters};
 use crate::config::{Command, Config, WATCH_NAMESPACES};
 use crate::controller::{self, Feeds, Lease};
@@ -108,7 +108,7 @@ async fn run(config: Config) -> Result<(), String> {
     let namespace = own_namespace(&kube_config);
     let metrics = Metrics::new().map_err(|e| e.to_string())?;
     let cluster = Cluster::connect_counted(kube_config, Some(metrics.requests.clone())).map_err(|e| e.to_string())?;
-    let (wake, woken) = mpsc::unbounded_channel();
+    let (wake, woken) = watch::queue();
     let ctx = context(config, &cluster, metrics, &wake)?;
     let feeds = Feeds::start(&ctx, wake.clone());
     serve_probes(&ctx, &feeds, &stop).await?;
@@ -123,8 +123,8 @@ async fn run(config: Config) -> Result<(), String> {
 
 /// Both ends of the queue of StageSets that are to be looked at.
 struct Queue {
-    wake: mpsc::UnboundedSender<Owner>,
-    woken: mpsc::UnboundedReceiver<Owner>,
+    wake: Waker,
+    woken: Woken,
 }
 
 /// Waits for the lease where there is one to be had, and reconciles until `stop`.
@@ -143,7 +143,7 @@ async fn lead(
         }
         // A standby has no use for what changes: whatever it knows by now is looked at once it leads.
         for owner in ctx.sets.all().iter().filter_map(|set| owner_of(set)) {
-            let _ = wake.send(owner);
+            wake.wake(owner);
         }
         ctx.metrics
             .leader
@@ -177,22 +177,17 @@ async fn lead(
 }
 
 /// Waits for `until`, and keeps a queue empty meanwhile that nobody works off.
-async fn emptying<T, W>(queue: &mut mpsc::UnboundedReceiver<W>, until: impl Future<Output = T>) -> T {
+async fn emptying<T>(queue: &mut Woken, until: impl Future<Output = T>) -> T {
     tokio::pin!(until);
     loop {
         tokio::select! {
             result = &mut until => return result,
-            Some(_) = queue.recv() => {}
+            _ = queue.next() => {}
         }
     }
 }
 
-fn context(
-    config: Config,
-    cluster: &Arc<Cluster>,
-    metrics: Metrics,
-    wake: &mpsc::UnboundedSender<Owner>,
-) -> Result<Arc<Context>, String> {
+fn context(config: Config, cluster: &Arc<Cluster>, metrics: Metrics, wake: &Waker) -> Result<Arc<Context>, String> {
     let policy = outbound::Policy {
         allow_loopback: config.insecure_allow_loopback,
         allowed_hosts: None,
@@ -206,6 +201,7 @@ fn context(
         wake.clone(),
         metrics.clone(),
     );
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let budget = u64::try_from(config.artifact_cache_bytes).unwrap_or(u64::MAX);
     Ok(Arc::new(Context {
         hub: Hub::new(wake.clone(), config.max_watches),
@@ -213,6 +209,7 @@ fn context(
         notifier: Notifier::start(cluster.clone(), http, config.events_addr.0.clone()),
         inventories: Arc::new(Inventories::default()),
         memories: Memories::default(),
+        builds: Arc::new(Semaphore::new(cores)),
         clusters: Clusters::new(cluster.clone(), config.insecure_allow_loopback),
         cluster: cluster.clone(),
         sets,
@@ -286,17 +283,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_queue_does_not_grow_while_nobody_works_it_off() {
-        let (wake, mut woken) = mpsc::unbounded_channel();
-        let item = Arc::new(());
-        for _ in 0..10_000 {
-            wake.send(item.clone()).unwrap();
+        let (wake, mut woken) = watch::queue();
+        for at in 0..10_000 {
+            wake.wake(watch::Owner {
+                namespace: "ns".into(),
+                name: format!("gone-{at}"),
+            });
         }
-        let only_ours = async {
-            while Arc::strong_count(&item) > 1 {
+        let until_empty = async {
+            while wake.waiting() > 0 {
                 tokio::task::yield_now().await;
             }
         };
-        let emptied = tokio::time::timeout(Duration::from_secs(20), emptying(&mut woken, only_ours));
+        let emptied = tokio::time::timeout(Duration::from_secs(20), emptying(&mut woken, until_empty));
         emptied.await.unwrap();
     }
 

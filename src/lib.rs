@@ -15,5 +15,6 @@ pub mod outbound;
 pub mod rules;
 pub mod run;
 pub mod serve;
+pub mod slot;
 pub mod source;
 pub mod telemetry;

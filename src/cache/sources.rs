@@ -14,11 +14,10 @@ use kube::core::{ApiResource, DynamicObject, DynamicResourceScope};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use serde_json::{Value, json};
-use tokio::sync::mpsc::UnboundedSender;
 
 use self::producers::Producer;
 use super::stagesets::StageSets;
-use crate::cluster::watch::Owner;
+use crate::cluster::watch::Waker;
 use crate::cluster::{Cluster, Error, Identity, Target};
 use crate::config::Namespaces;
 use crate::source::SourceKey;
@@ -81,7 +80,7 @@ pub struct Sources {
     cluster: Arc<Cluster>,
     scope: Namespaces,
     sets: Arc<StageSets>,
-    wake: UnboundedSender<Owner>,
+    wake: Waker,
     metrics: Metrics,
     state: Mutex<State>,
 }
@@ -92,7 +91,7 @@ impl Sources {
         cluster: Arc<Cluster>,
         scope: Namespaces,
         sets: Arc<StageSets>,
-        wake: UnboundedSender<Owner>,
+        wake: Waker,
         metrics: Metrics,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -462,7 +461,7 @@ impl Sources {
     fn wake_users(&self, keys: &[SourceKey]) {
         for key in keys {
             for owner in self.sets.users_of(key) {
-                let _ = self.wake.send(owner);
+                self.wake.wake(owner);
             }
         }
     }

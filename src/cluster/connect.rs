@@ -1,18 +1,21 @@
 //! Connections: one pool per cluster, shared by every identity that speaks to it.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
-use http::{HeaderName, HeaderValue, Request};
-use kube::client::Body;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{HeaderName, HeaderValue};
 use kube::{Client, Config};
 use prometheus::IntCounterVec;
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
+use super::lent::Lending;
 use super::transport::{Counter, Guard, Most, Transport};
 use super::{Error, Kinds, Tenant};
+use crate::slot;
 
 /// The one impersonation header that is sent: the API server adds a ServiceAccount's groups by itself.
 pub(super) const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
@@ -64,7 +67,7 @@ pub struct Cluster {
     base: Client,
     watches: Client,
     kinds: Arc<Kinds>,
-    bound: Mutex<HashMap<Identity, Client>>,
+    lending: Lending,
     /// Hash of the server's address and certificate authority.
     address: String,
     id: OnceCell<String>,
@@ -121,23 +124,22 @@ impl Cluster {
         Self::new(key.to_owned(), String::new(), transport, None)
     }
 
-    #[cfg(test)]
-    pub(super) fn identities(&self) -> Vec<Identity> {
-        let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        bound.keys().cloned().collect()
-    }
-
     fn new(key: String, address: String, mut transport: Transport, counter: Option<Counter>) -> Arc<Self> {
         if let Some(counter) = &counter {
             transport = transport.counted(counter);
         }
+        let kinds = if key.is_empty() {
+            Kinds::default()
+        } else {
+            Kinds::foreign()
+        };
         Arc::new(Self {
             counter,
             key,
             base: transport.requests,
             watches: transport.watches,
-            kinds: Arc::default(),
-            bound: Mutex::default(),
+            kinds: Arc::new(kinds),
+            lending: Lending::default(),
             address,
             id: OnceCell::new(),
             silent: AtomicBool::new(false),
@@ -233,27 +235,50 @@ impl Cluster {
         &self.kinds
     }
 
-    /// A client bound to `identity`. Cheap: the connection pool is shared, only a header is added.
-    pub fn tenant(self: &Arc<Self>, identity: Identity) -> Tenant {
-        let client = match identity.user() {
-            None => self.base.clone(),
-            Some(user) => self
-                .bound
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .entry(identity.clone())
-                .or_insert_with(|| impersonating(&self.base, &user))
-                .clone(),
-        };
-        Tenant::new(self.clone(), identity, client)
+    /// Waits for an answer of this cluster. One that a tenant names may take its time, but holds no slot meanwhile.
+    /// Boxed, since every request of a step passes here.
+    pub async fn patiently<T>(&self, answer: BoxFuture<'_, T>) -> T {
+        if self.is_local() {
+            answer.await
+        } else {
+            slot::given_up_after(slot::PATIENCE, answer).await
+        }
     }
 
-    /// Drops the clients of identities that no live StageSet uses any more.
-    pub fn retain(&self, used: impl Fn(&Identity) -> bool) {
-        self.bound
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|identity, _| used(identity));
+    /// What can be listed in a namespace, see [`Kinds::namespaced`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn namespaced_kinds(&self) -> Result<Vec<(String, String)>, Error> {
+        self.patiently(self.kinds.namespaced(&self.base).boxed()).await
+    }
+
+    /// A version that a kind is served under, see [`Kinds::any_version`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn any_version(&self, group: &str, kind: &str, since: Instant) -> Result<Option<String>, Error> {
+        let found = self.kinds.any_version(&self.base, group, kind, since);
+        self.patiently(found.boxed()).await
+    }
+
+    /// Requests as `identity`. Cheap: connections are shared, only a header is added.
+    pub fn tenant(self: &Arc<Self>, identity: Identity) -> Tenant {
+        Tenant::new(self.clone(), identity)
+    }
+
+    /// Requests on behalf of a StageSet of `namespace`: as its account, or by the credentials of the connection where it
+    /// names none. Those of the controller are for its own work too, and lent with care.
+    pub fn acting_for(self: &Arc<Self>, namespace: &str, account: Option<&str>) -> Tenant {
+        let tenant = self.tenant(Identity::of(namespace, account));
+        if self.is_local() && tenant.identity() == &Identity::Controller {
+            return tenant.lent(namespace);
+        }
+        tenant
+    }
+
+    pub(super) fn lending(&self) -> &Lending {
+        &self.lending
     }
 }
 
@@ -275,26 +300,4 @@ fn address_of(config: &Config) -> String {
     }
     let hex: String = hasher.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect();
     format!("sha256:{hex}")
-}
-
-fn impersonating(base: &Client, user: &str) -> Client {
-    let base = base.clone();
-    let header = HeaderValue::from_str(user).ok();
-    let service = tower::service_fn(move |mut request: Request<Body>| {
-        let base = base.clone();
-        let header = header.clone();
-        async move {
-            let Some(header) = header else {
-                return Err(kube::Error::Service(
-                    "the ServiceAccount's name is no valid header value".into(),
-                ));
-            };
-            if request.headers().keys().any(|k| k.as_str().starts_with("impersonate-")) {
-                return Err(kube::Error::Service("a request already names another identity".into()));
-            }
-            request.headers_mut().insert(IMPERSONATE_USER, header);
-            base.send(request).await
-        }
-    });
-    Client::new(service, "default")
 }

@@ -58,6 +58,12 @@ pub enum Error {
         "{object}: no object can have this name or namespace; they may not be \".\" or \"..\" nor hold \"/\" or \"%\""
     )]
     NoName { object: String },
+    /// The StageSet names no account, and only the controller's own work is a reason to reach the object.
+    #[error(
+        "{object} is forbidden to a StageSet without an account: the controller's rights on it are for its own work; set \
+         spec.serviceAccountName to a ServiceAccount of namespace {namespace} that has the right"
+    )]
+    NotLent { object: String, namespace: String },
     /// Others kept writing the same object.
     #[error("{what}: others keep writing it; trying again")]
     Busy { what: String },
@@ -137,7 +143,7 @@ impl Error {
 
     /// 403: the identity lacks a right.
     pub fn is_forbidden(&self) -> bool {
-        self.code() == Some(403)
+        matches!(self, Self::NotLent { .. }) || self.code() == Some(403)
     }
 
     /// The namespace is being deleted, so nothing can be created in it.
@@ -179,6 +185,7 @@ impl Error {
             Self::UnknownKind { .. }
             | Self::Incomplete { .. }
             | Self::NoName { .. }
+            | Self::NotLent { .. }
             | Self::Refused { .. }
             | Self::TooLarge { .. }
             | Self::Client(_) => false,

@@ -12,6 +12,8 @@ use super::{Error, Target};
 /// A miss asks the server again at most this often.
 const REFRESH_EVERY: Duration = Duration::from_secs(2);
 const DISCOVERY: &str = "discover the kinds the cluster serves";
+/// Kinds of a cluster that a tenant names, versions counted; large ones serve a thousand.
+const FOREIGN_KINDS: usize = 5000;
 /// Groups whose objects are measurements: they are made up when they are asked for.
 const HOLDS_NOTHING: [&str; 3] = ["metrics.k8s.io", "custom.metrics.k8s.io", "external.metrics.k8s.io"];
 
@@ -45,9 +47,19 @@ struct Table {
 pub struct Kinds {
     table: RwLock<Table>,
     refreshing: Mutex<()>,
+    /// Kinds at most; none for the controller's own cluster.
+    most: Option<usize>,
 }
 
 impl Kinds {
+    /// The table of a cluster that a tenant names.
+    pub fn foreign() -> Self {
+        Self {
+            most: Some(FOREIGN_KINDS),
+            ..Self::default()
+        }
+    }
+
     /// Finds how `target`'s kind is addressed, asking the server on a miss.
     ///
     /// # Errors
@@ -88,7 +100,7 @@ impl Kinds {
         wanted: impl Fn(&Served) -> bool,
     ) -> Result<Vec<(String, String)>, Error> {
         let _only_one = self.refreshing.lock().await;
-        let table = discover(client).await?;
+        let table = discover(client, self.most).await?;
         let listed = table.listed(wanted);
         self.store(table);
         listed
@@ -155,7 +167,7 @@ impl Kinds {
         if read_at.is_some_and(|at| since.is_none_or(|since| at > since)) {
             return Ok(());
         }
-        self.store(discover(client).await?);
+        self.store(discover(client, self.most).await?);
         Ok(())
     }
 
@@ -167,7 +179,7 @@ impl Kinds {
 }
 
 /// Asks the server what it serves.
-async fn discover(client: &kube::Client) -> Result<Table, Error> {
+async fn discover(client: &kube::Client, most: Option<usize>) -> Result<Table, Error> {
     let mut table = Table {
         read_at: Some(Instant::now()),
         ..Table::default()
@@ -180,7 +192,15 @@ async fn discover(client: &kube::Client) -> Result<Table, Error> {
     let (groups, core) = super::bounded(DISCOVERY.to_owned(), both)
         .await?
         .map_err(|e| Error::from_kube(DISCOVERY.to_owned(), e))?;
+    let mut served = 0;
     for group in groups.items.into_iter().chain(core.items) {
+        served += group.versions.iter().map(|v| v.resources.len().max(1)).sum::<usize>();
+        if most.is_some_and(|most| served > most) {
+            return Err(Error::TooLarge {
+                what: DISCOVERY.to_owned(),
+                limit: "5,000 kinds",
+            });
+        }
         table.take(group);
     }
     Ok(table)

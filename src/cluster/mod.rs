@@ -6,6 +6,7 @@ mod error;
 #[cfg(test)]
 mod hostile_tests;
 mod kinds;
+mod lent;
 mod object;
 pub mod remote;
 mod tenant;

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use http::HeaderValue;
-use kube::Client;
+use futures::FutureExt;
+use http::{HeaderMap, HeaderValue};
 use kube::client::Body;
 use kube::core::params::{DeleteParams, Patch, PatchParams};
 use kube::core::request::Request;
@@ -46,21 +46,34 @@ pub enum Dependents {
     Orphaned,
 }
 
-/// A client bound to an identity.
+/// A cluster's connections, bound to an identity.
 #[derive(Clone)]
 pub struct Tenant {
     cluster: Arc<Cluster>,
     identity: Identity,
-    client: Client,
+    /// Namespace of the StageSet that the controller's own rights are lent to.
+    lent_to: Option<Arc<str>>,
 }
 
 impl Tenant {
-    pub(super) fn new(cluster: Arc<Cluster>, identity: Identity, client: Client) -> Self {
+    pub(super) fn new(cluster: Arc<Cluster>, identity: Identity) -> Self {
         Self {
             cluster,
             identity,
-            client,
+            lent_to: None,
         }
+    }
+
+    /// The same, lent to a StageSet of `namespace`.
+    pub(super) fn lent(self, namespace: &str) -> Self {
+        Self {
+            lent_to: Some(namespace.into()),
+            ..self
+        }
+    }
+
+    pub(super) fn lent_to(&self) -> Option<&str> {
+        self.lent_to.as_deref()
     }
 
     /// On whose behalf the requests go out.
@@ -75,11 +88,17 @@ impl Tenant {
 
     /// Opens a stream, over connections that many streams share.
     pub(super) async fn stream(&self, mut request: http::Request<Body>) -> Result<http::Response<Body>, kube::Error> {
+        self.assume(request.headers_mut())?;
+        self.cluster.watch_client().send(request).await
+    }
+
+    /// Names the identity in the headers of a request, which nothing else does.
+    fn assume(&self, headers: &mut HeaderMap) -> Result<(), kube::Error> {
         if let Some(user) = self.identity.user() {
             let user = HeaderValue::from_str(&user).map_err(|e| kube::Error::HttpError(e.into()))?;
-            request.headers_mut().insert(IMPERSONATE_USER, user);
+            headers.insert(IMPERSONATE_USER, user);
         }
-        self.cluster.watch_client().send(request).await
+        Ok(())
     }
 
     /// How a kind is addressed on this cluster.
@@ -87,16 +106,17 @@ impl Tenant {
     /// # Errors
     /// [`Error::UnknownKind`], or the failed discovery.
     pub async fn served(&self, api_version: &str, kind: &str) -> Result<Served, Error> {
-        self.cluster
-            .kinds()
-            .resolve(&self.cluster.own_client(), api_version, kind)
-            .await
+        let client = self.cluster.own_client();
+        let kinds = self.cluster.kinds();
+        let served = kinds.resolve(&client, api_version, kind);
+        self.cluster.patiently(served.boxed()).await
     }
 
     /// The same for the kind of one object. Its names come from artifacts and records: one that would lead to another
-    /// path is refused here, where every request passes.
+    /// path, or to what is not to be lent, is refused here, where every request passes.
     async fn place(&self, target: &Target) -> Result<Served, Error> {
         target.check_names()?;
+        self.lend(target).await?;
         self.served(&target.api_version, &target.kind).await
     }
 
@@ -372,31 +392,28 @@ impl Tenant {
         })
     }
 
-    /// Asks whether this identity may do `verb` on a kind: a SelfSubjectAccessReview.
+    /// Asks whether this identity may do `verb` on an object: a SelfSubjectAccessReview.
     ///
     /// # Errors
     /// The failed request.
     pub async fn may(&self, verb: &str, target: &Target) -> Result<bool, Error> {
         let served = self.served(&target.api_version, &target.kind).await?;
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {
-                "verb": verb,
-                "group": target.group(),
-                "resource": served.plural,
-                "namespace": target.namespace.clone().unwrap_or_default(),
-                "name": target.name,
-            }},
+        match self.lend(target).await {
+            Ok(()) => {}
+            Err(Error::NotLent { .. }) => return Ok(false),
+            Err(other) => return Err(other),
+        }
+        let attributes = json!({
+            "verb": verb,
+            "group": target.group(),
+            "resource": served.plural,
+            "namespace": target.namespace.clone().unwrap_or_default(),
+            "name": target.name,
         });
-        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews".to_owned();
-        let answer = self
-            .send_json(|| format!("review {verb} {target}"), http::Method::POST, path, &review)
-            .await?;
-        Ok(answer.pointer("/status/allowed") == Some(&Value::Bool(true)))
+        self.review(&format!("{verb} {target}"), &attributes).await
     }
 
-    async fn send_json(
+    pub(super) async fn send_json(
         &self,
         what: impl Fn() -> String,
         method: http::Method,
@@ -433,8 +450,12 @@ impl Tenant {
         serde_json::from_str(text).map_err(|source| Error::Decode { what: what(), source })
     }
 
-    async fn text(&self, what: impl Fn() -> String, request: http::Request<Vec<u8>>) -> Result<String, Error> {
-        let answer = bounded(what(), self.client.request_text(request)).await;
+    async fn text(&self, what: impl Fn() -> String, mut request: http::Request<Vec<u8>>) -> Result<String, Error> {
+        let assumed = self.assume(request.headers_mut());
+        assumed.map_err(|e| Error::from_kube(what(), e))?;
+        let client = self.cluster.own_client();
+        let answer = bounded(what(), client.request_text(request));
+        let answer = self.cluster.patiently(answer.boxed()).await;
         let text = answer.and_then(|text| text.map_err(|e| Error::from_kube(what(), e)));
         self.cluster.note_answer(text.as_ref().is_err_and(Error::is_silence));
         text

@@ -9,18 +9,17 @@ use futures::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt};
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::api::{StageInventory, StageSet};
 use crate::cache::{owner_of, trim};
-use crate::cluster::watch::Owner;
+use crate::cluster::watch::{Owner, Waker};
 use crate::run::Context;
 
 /// The watches every replica keeps, and how many of them still owe their first list.
 pub struct Feeds {
     ctx: Arc<Context>,
-    wake: UnboundedSender<Owner>,
+    wake: Waker,
     owed: Arc<Owed>,
     /// Set once everything has been listed: a watch that begins later does not undo that.
     listed: AtomicBool,
@@ -36,7 +35,7 @@ struct Owed {
 
 impl Feeds {
     /// Starts the watches. `wake` receives the StageSets that have something to act upon.
-    pub fn start(ctx: &Arc<Context>, wake: UnboundedSender<Owner>) -> Arc<Self> {
+    pub fn start(ctx: &Arc<Context>, wake: Waker) -> Arc<Self> {
         let namespaces: Vec<Option<String>> = match ctx.config.watch_namespaces.0.as_slice() {
             [] => vec![None],
             some => some.iter().cloned().map(Some).collect(),
@@ -137,10 +136,10 @@ impl Feeds {
         };
         let change = self.ctx.sets.observe(set);
         if change.wakes {
-            let _ = self.wake.send(owner);
+            self.wake.wake(owner);
         }
         for dependent in change.dependents {
-            let _ = self.wake.send(dependent);
+            self.wake.wake(dependent);
         }
     }
 
@@ -150,7 +149,7 @@ impl Feeds {
         };
         self.ctx.forget(owner);
         for dependent in dependents {
-            let _ = self.wake.send(dependent);
+            self.wake.wake(dependent);
         }
     }
 
@@ -191,7 +190,7 @@ impl Feeds {
             // It was collected after its StageSet.
             self.ctx.inventories.forget_lost(&owner);
         }
-        let _ = self.wake.send(owner);
+        self.wake.wake(owner);
     }
 
     fn saw_shard(&self, shard: StageInventory) {

@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use kube::runtime::Controller;
 use kube::runtime::controller::Action;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc::UnboundedReceiver};
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::api::StageSet;
+use crate::api::{KubeConfig, StageInventory, StageSet};
 use crate::cache::{owner_of, reference};
-use crate::cluster::watch::Owner;
+use crate::cluster::watch::Woken;
 use crate::rules::backoff::ERROR_LADDER;
 use crate::run::slot::Slot;
 use crate::run::{self, Context, Wake};
@@ -43,13 +42,13 @@ enum Failed {
 }
 
 /// Runs steps for woken StageSets until `stop`; steps under way are finished first, and those that only queue do not begin.
-pub async fn run(ctx: Arc<Context>, woken: UnboundedReceiver<Owner>, stop: CancellationToken) {
+pub async fn run(ctx: Arc<Context>, woken: Woken, stop: CancellationToken) {
     let concurrent = ctx.config.concurrent as usize;
     ctx.metrics
         .max_concurrent
         .set(i64::try_from(concurrent).unwrap_or(i64::MAX));
     let metrics = ctx.metrics.clone();
-    let wakes = UnboundedReceiverStream::new(woken).map(move |owner| {
+    let wakes = woken.stream().map(move |owner| {
         metrics.queue_adds.inc();
         reference(&owner)
     });
@@ -71,9 +70,10 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
     let Some(owner) = owner_of(&set) else {
         return Ok(Action::await_change());
     };
-    let turns = set.spec.kube_config.as_ref().and_then(|reference| {
+    let elsewhere = elsewhere(&set, &shared.ctx.inventories.of(&owner));
+    let turns = elsewhere.and_then(|reference| {
         let turns = (shared.ctx.config.concurrent as usize / 2).max(1);
-        shared.ctx.clusters.turns(&owner.namespace, reference, turns)
+        shared.ctx.clusters.turns(&owner.namespace, &reference, turns)
     });
     drop(set);
     let metrics = &shared.ctx.metrics;
@@ -123,6 +123,15 @@ async fn reconcile(set: Arc<StageSet>, shared: Arc<Shared>) -> Result<Action, Fa
     conclude(&shared.ctx, step)
 }
 
+/// The other cluster that a step may have to wait for: the one of the spec, or one that still holds what was recorded.
+fn elsewhere(set: &StageSet, records: &[Arc<StageInventory>]) -> Option<KubeConfig> {
+    let recorded = || {
+        let targets = records.iter().filter_map(|record| record.spec.target.as_ref());
+        targets.filter_map(|target| target.kube_config.clone()).next()
+    };
+    set.spec.kube_config.clone().or_else(recorded)
+}
+
 async fn place(shared: &Shared, turns: Option<Arc<Semaphore>>) -> Option<Place> {
     let slots = shared.slots.clone();
     match turns {
@@ -168,5 +177,38 @@ fn conclude(ctx: &Context, step: Result<run::Stepped, tokio::task::JoinError>) -
             tracing::error!(%error, "a step panicked");
             Err(Failed::Panicked(error.to_string()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::InventoryTarget;
+    use crate::api::common::SecretKeyRef;
+
+    fn reference(name: &str) -> KubeConfig {
+        KubeConfig {
+            config_map_ref: None,
+            secret_ref: Some(SecretKeyRef {
+                name: name.into(),
+                key: None,
+            }),
+        }
+    }
+
+    #[test]
+    fn what_is_recorded_on_another_cluster_is_waited_for_there() {
+        let mut set = StageSet::new("shop", Default::default());
+        let mut record = StageInventory::new("shop-app-0", Default::default());
+        let local = Arc::new(record.clone());
+        assert_eq!(elsewhere(&set, std::slice::from_ref(&local)), None);
+        record.spec.target = Some(InventoryTarget {
+            cluster_id: None,
+            kube_config: Some(reference("before")),
+        });
+        let records = [local, Arc::new(record)];
+        assert_eq!(elsewhere(&set, &records), Some(reference("before")));
+        set.spec.kube_config = Some(reference("now"));
+        assert_eq!(elsewhere(&set, &records), Some(reference("now")));
     }
 }

@@ -9,12 +9,16 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
 
 fn refused(what: &str, files: Vec<(String, Vec<u8>)>, path: &str) -> String {
+    refused_within(PATIENCE, what, files, path)
+}
+
+fn refused_within(patience: Duration, what: &str, files: Vec<(String, Vec<u8>)>, path: &str) -> String {
     let tree = FileTree::from_files(files).unwrap();
     let begin = Instant::now();
     let result = build(&tree, path, &BuildOptions::default());
     let taken = begin.elapsed();
     println!("{what}: {taken:?}");
-    assert!(taken < PATIENCE, "{what} took {taken:?}");
+    assert!(taken < patience, "{what} took {taken:?}");
     result.expect_err(what).to_string()
 }
 
@@ -159,6 +163,79 @@ fn json_patches_that_double() {
         file("a.yaml", format!("{OBJECT}data: {{x: {{}}}}\n")),
     ];
     assert!(refused("a patch that doubles", files, "").contains("copies"));
+}
+
+/// What is small in an artifact and large in memory: each of these stands for hundreds of millions of values, or for
+/// gigabytes of text.
+///
+/// Rules: decisions 7 memory
+#[test]
+fn little_that_stands_for_much() {
+    let many = |count: usize, lines: &str| -> String {
+        let map = |at| {
+            format!(
+                "{}{lines}---\n",
+                OBJECT.replace("{name: a}", &format!("{{name: a{at}}}"))
+            )
+        };
+        (0..count).map(map).collect()
+    };
+    let list = vec!["a"; 100_000].join(",");
+    let text = "x".repeat(1 << 20);
+    let with = |kustomization: String, objects: String| {
+        vec![file("kustomization.yaml", kustomization), file("a.yaml", objects)]
+    };
+    let patch = |content: String| {
+        format!("resources: [a.yaml]\npatches: [{{target: {{kind: ConfigMap}}, patch: \"{content}\"}}]\n")
+    };
+    let merge = patch(format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: x}}, list: [{list}]}}"
+    ));
+    let add = patch(format!("- {{op: add, path: /list, value: [{list}]}}"));
+    let long = patch(format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: x}}, text: {text}}}"
+    ));
+    let labels: String = (0..2000).map(|at| format!("l{at}: x, ")).collect();
+    let labels = format!("resources: [a.yaml]\ncommonAnnotations: {{{labels}}}\n");
+    let fields: Vec<String> = (0..1000).map(|at| format!("data.x{at}")).collect();
+    let copied = format!(
+        "resources: [a.yaml]\nreplacements: [{{source: {{kind: ConfigMap, name: a0, fieldPath: data}}, targets: [{{select: {{kind: \
+         ConfigMap}}, fieldPaths: [{}], options: {{create: true}}}}]}}]\n",
+        fields.join(", ")
+    );
+    let vars = "resources: [a.yaml]\nvars: [{name: A, objref: {apiVersion: v1, kind: ConfigMap, name: a0}, fieldref: {fieldpath: \
+                data.a}}]\nconfigurations: [b.yaml]\n";
+    let mut referring = with(
+        vars.to_owned(),
+        many(
+            1,
+            &format!("data: {{a: {text}}}\nlist: [\"{}\"]\n", "$(A)".repeat(1000)),
+        ),
+    );
+    referring.push(file("b.yaml", "varReference: [{path: list, kind: ConfigMap}]"));
+    for (what, files) in [
+        ("a merged patch for many", with(merge, many(1000, ""))),
+        ("a JSON patch for many", with(add, many(1000, ""))),
+        ("a long text for many", with(long, many(3000, ""))),
+        ("annotations for many", with(labels, many(3000, ""))),
+        (
+            "copies for many",
+            with(copied, many(1000, "data: {a: 1, b: 2, c: 3}\n")),
+        ),
+        ("a var in many places", referring),
+    ] {
+        // As much as is allowed is made first.
+        let message = refused_within(PATIENCE * 6, what, files, "");
+        let said: String = message
+            .chars()
+            .rev()
+            .take(200)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+            .collect();
+        assert!(message.contains("4000000 values"), "{what}: {said}");
+    }
 }
 
 #[test]

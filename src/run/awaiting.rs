@@ -1,6 +1,6 @@
 //! Waiting for a stage: what is looked at, how long, and what a failed run rests on (run 18).
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::context::{Known, StageMemory};
 use super::judge::Judge;
 use super::outcome::{End, Failure, Remedy, Stop, Wake};
 use super::pass::{Pass, earlier, elapsed};
-use super::verify::{Mode, OPERATION as VERIFY, Observer, Unwatched};
+use super::verify::{Mode, OPERATION as VERIFY, Observer, Unwatched, target_of};
 use crate::api::reason::Class;
 use crate::api::{Reason, Stage, StagePhase, Step, TimeoutPolicy};
 use crate::cluster::Tenant;
@@ -82,7 +82,14 @@ impl Pass<'_> {
                     .await
             }
             Some(checks) => {
-                let mut awaited = self.named(&checks.checks, &memory, tenant).await;
+                let mut awaited = match self.named(&checks.checks, &memory, tenant).await {
+                    Ok(awaited) => awaited,
+                    Err(failure) => {
+                        self.needed = needed;
+                        self.memory.stages.insert(stage.name.clone(), memory);
+                        return Err(failure);
+                    }
+                };
                 let covered = memory.objects.iter().filter(|(id, _)| judge.covers(id));
                 awaited.extend(covered.map(|(id, known)| (id.clone(), known.clone())));
                 // Objects of others were not learned by applying them.
@@ -126,7 +133,7 @@ impl Pass<'_> {
             return Ok(());
         };
         let judge = Judge::of(stage, &self.owner.namespace)?;
-        let mut named = self.named(&checks.checks, memory, tenant).await;
+        let mut named = self.named(&checks.checks, memory, tenant).await?;
         named.retain(|_, known| known.alone);
         let found = self
             .observer(tenant, &judge, mode)
@@ -144,12 +151,15 @@ impl Pass<'_> {
     }
 
     /// The objects that `readyChecks.checks` names.
+    ///
+    /// # Errors
+    /// One that is nobody's business who names no account: its state would be told.
     async fn named(
         &self,
         checks: &[crate::api::ObjectRef],
         memory: &StageMemory,
         tenant: &Tenant,
-    ) -> BTreeMap<ObjectId, Known> {
+    ) -> Result<BTreeMap<ObjectId, Known>, Failure> {
         let mut out = BTreeMap::new();
         for check in checks {
             let api_version = crate::api::common::non_empty(&check.api_version).unwrap_or("v1");
@@ -161,13 +171,18 @@ impl Pass<'_> {
             let group = api_version.split_once('/').map_or("", |(g, _)| g);
             let id = ObjectId::new(if namespaced { namespace } else { "" }, &check.name, group, &check.kind);
             let own = memory.objects.get(&id).filter(|known| !known.skipped);
+            if own.is_none() {
+                let target = target_of(&id, api_version);
+                let lent = tenant.lend_for_check(&target).await;
+                lent.map_err(|e| Failure::of_access(VERIFY, &e, "get", &target))?;
+            }
             let known = own.or(memory.named.get(&id)).cloned().unwrap_or_else(|| Known {
                 alone: true,
                 ..Known::unseen(api_version.to_owned(), Timestamp::now())
             });
             out.insert(id, known);
         }
-        out
+        Ok(out)
     }
 
     /// Whether what a failed verify waited for has turned ready by itself.
@@ -227,11 +242,11 @@ impl Pass<'_> {
     }
 
     /// Says once in an event why changes are noticed by polling, and what would help.
-    pub(super) fn tell_unwatched(&mut self, stage: &Stage, unwatched: &BTreeSet<Unwatched>) {
+    pub(super) fn tell_unwatched(&mut self, stage: &Stage, unwatched: &BTreeMap<String, Unwatched>) {
         let tenant = self.tenant(stage);
-        for one in unwatched {
+        for (watch, one) in unwatched {
             let why = one.why();
-            if self.memory.told_denied.insert(why.to_owned()) {
+            if self.memory.told_denied.insert(watch.clone()) {
                 let note = one.told(&stage.name, tenant.identity(), self.set.spec.kube_config.is_some());
                 tracing::warn!(stage = stage.name, why, "objects are polled: they cannot be watched");
                 self.tell(Reason::WatchForbidden, true, &note);

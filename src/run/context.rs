@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::doubt::Doubts;
 use super::notify::Notifier;
@@ -14,7 +15,7 @@ use super::teardown::Progress;
 use crate::api::StageSet;
 use crate::cache::{Inventories, Sources, StageSets};
 use crate::cluster::watch::{Hub, Owner, parse_version};
-use crate::cluster::{Cluster, Clusters, Identity, Target, resource_version, uid};
+use crate::cluster::{Cluster, Clusters, Target, resource_version, uid};
 use crate::config::Config;
 use crate::rules::drift::DriftLoops;
 use crate::rules::inventory::ObjectId;
@@ -36,6 +37,8 @@ pub struct Context {
     pub notifier: Notifier,
     pub metrics: Metrics,
     pub memories: Memories,
+    /// Builds at once: each takes a core and, at worst, much memory.
+    pub builds: Arc<Semaphore>,
 }
 
 impl Context {
@@ -45,24 +48,6 @@ impl Context {
         self.inventories.forget_lost(owner);
         self.hub.keep_only(owner, &HashSet::new());
         self.metrics.forget(&owner.namespace, &owner.name);
-        self.forget_identities(&owner.namespace);
-    }
-
-    /// Drops the clients of accounts that no StageSet of a namespace names any more.
-    fn forget_identities(&self, of: &str) {
-        let sets = self.sets.all();
-        let here = sets.iter().filter(|set| set.metadata.namespace.as_deref() == Some(of));
-        let used: HashSet<&str> = here
-            .flat_map(|set| {
-                let stages = set.spec.stages.iter().map(|stage| &stage.service_account_name);
-                stages.chain([&set.spec.service_account_name])
-            })
-            .filter_map(|name| name.as_deref())
-            .collect();
-        self.cluster.retain(|identity| match identity {
-            Identity::ServiceAccount { namespace, name } => namespace != of || used.contains(name.as_str()),
-            Identity::Controller => true,
-        });
     }
 }
 
@@ -112,7 +97,7 @@ pub struct Memory {
     pub full_at: Option<Instant>,
     /// When that is due for the first time after a restart.
     pub full_due: Option<Instant>,
-    /// Missing rights to watch that were told.
+    /// Watches that may not be, and were told of.
     pub told_denied: std::collections::BTreeSet<String>,
     /// Drift that returns, and when each drifted object was last put back.
     pub loops: DriftLoops,

@@ -21,7 +21,6 @@ mod record;
 mod remove;
 mod render;
 mod restore;
-pub mod slot;
 mod stage;
 mod status;
 mod steady;
@@ -38,6 +37,8 @@ use std::time::Duration;
 pub use context::{Context, Memories};
 pub use notify::{Notice, Notifier, Subject};
 pub use outcome::{Stop, Wake};
+
+pub use crate::slot;
 
 use crate::cluster::watch::Owner;
 use crate::rules::backoff::ERROR_LADDER;

@@ -15,8 +15,8 @@ use super::variables::Variables;
 use super::{pin, status};
 use crate::api::names::{FINALIZER, annotation};
 use crate::api::{Reason, Stage, StagePhase, StageSet, StageSetStatus, StageStatus, Step};
+use crate::cluster::Tenant;
 use crate::cluster::watch::{Owner, WatchKey};
-use crate::cluster::{Identity, Tenant};
 use crate::rules::backoff::{self, Cadence, RBAC_LADDER};
 use crate::rules::condition::{Situation, conditions, transition};
 use crate::rules::next::Next;
@@ -372,7 +372,7 @@ impl<'a> Pass<'a> {
     pub(super) fn tenant(&self, stage: &Stage) -> Tenant {
         let account = crate::api::common::non_empty(&stage.service_account_name)
             .or(crate::api::common::non_empty(&self.set.spec.service_account_name));
-        self.target.cluster.tenant(Identity::of(&self.owner.namespace, account))
+        self.target.cluster.acting_for(&self.owner.namespace, account)
     }
 
     /// The intervals of this StageSet, defaults applied.

@@ -16,7 +16,7 @@ use super::verify::target_of;
 use crate::api::common::non_empty;
 use crate::api::names::annotation;
 use crate::api::{Reason, StageSet, StageSetSpec};
-use crate::cluster::{Cluster, Identity, uid};
+use crate::cluster::{Cluster, uid};
 use crate::rules::backoff::{POLL_LADDER, RBAC_LADDER};
 use crate::rules::condition::{MAX_MESSAGE, Situation, cut};
 use crate::rules::inventory::{
@@ -409,9 +409,9 @@ impl Pass<'_> {
         } else {
             self.wanted_uids(&plan.delete, desired).await?
         };
-        let tenant = cluster.tenant(Identity::of(&self.owner.namespace, account.as_deref()));
+        let tenant = cluster.acting_for(&self.owner.namespace, account.as_deref());
         let successor = successor(&self.set.spec, &plan.stage, account.as_deref())
-            .map(|name| cluster.tenant(Identity::of(&self.owner.namespace, Some(name))));
+            .map(|name| cluster.acting_for(&self.owner.namespace, Some(name)));
         let remover = Remover {
             tenant: &tenant,
             successor: successor.as_ref(),

@@ -213,7 +213,7 @@ impl Remover<'_> {
             });
         }
         for _ in 0..MAX_TRIES {
-            let kinds = cluster.kinds().namespaced(&cluster.own_client()).await?;
+            let kinds = cluster.namespaced_kinds().await?;
             if let Some(facts) = self.look_into(ours, name, &kinds).await? {
                 return Ok(facts);
             }
@@ -283,11 +283,7 @@ pub(super) async fn live(tenant: &Tenant, target: &mut Target, since: Instant) -
             other => return other,
         }
         let group = target.group().to_owned();
-        let client = cluster.own_client();
-        let served = cluster
-            .kinds()
-            .any_version(&client, &group, &target.kind, since)
-            .await?;
+        let served = cluster.any_version(&group, &target.kind, since).await?;
         let Some(version) = served else {
             return Ok(None);
         };

@@ -123,7 +123,13 @@ pub async fn stage(
     let options = BuildOptions {
         patches: stage.patches.iter().map(stage_patch).collect(),
     };
-    let built = tokio::task::spawn_blocking(move || build(&tree, &directory, &options, &variables))
+    // Held to the end of the build, which nobody can break off.
+    let turn = ctx.builds.clone().acquire_owned().await;
+    let built = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        build(&tree, &directory, &options, &variables)
+    });
+    let built = built
         .await
         .map_err(|e| Failure::retried("build", format!("the build broke off: {e}")))??;
     let mut rendered = Rendered {

@@ -254,6 +254,7 @@ impl Pass<'_> {
         let judge = Judge::of(stage, &self.owner.namespace)?;
         let rendered = self.render(at, stage, tenant).await?;
         self.refuse_duplicates(at, &rendered).await?;
+        refuse_unlent(tenant, &rendered).await?;
         self.tell_build(at, stage, &rendered);
         let new = self.record(at, stage, &rendered).await?;
         let memory = self.memory.stages.entry(stage.name.clone()).or_default();
@@ -500,7 +501,7 @@ impl Pass<'_> {
                 let slow = matches!(overall, Overall::Waiting(_));
                 let waiting = overall.blocking();
                 let mut blocking = name_blockers(&waiting, NAMED);
-                if let Some(unwatched) = look.unwatched.first() {
+                if let Some(unwatched) = look.unwatched.values().next() {
                     blocking.push_str(&format!(" (polled: {})", unwatched.why()));
                 }
                 self.status.stages[at].waiting_for = Some(blocking.clone());
@@ -546,6 +547,16 @@ impl Pass<'_> {
             wake,
         }
     }
+}
+
+/// Refuses, before anything is recorded or applied, what the controller's rights are not lent for.
+async fn refuse_unlent(tenant: &Tenant, rendered: &Rendered) -> Result<(), Failure> {
+    for object in &rendered.objects {
+        let target = Target::of(object).map_err(|e| Failure::of_request("apply", &e))?;
+        let lent = tenant.lend(&target).await;
+        lent.map_err(|e| Failure::of_access("apply", &e, "patch", &target))?;
+    }
+    Ok(())
 }
 
 impl StageMemory {

@@ -1,7 +1,6 @@
 //! Which cluster a StageSet applies to, and which one its records speak of (run 11.3, decisions 6).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
@@ -14,14 +13,12 @@ use crate::api::common::non_empty;
 use crate::api::names::annotation;
 use crate::api::{InventoryTarget, KubeConfig, StageSet, StageSetSpec};
 use crate::cluster::watch::Owner;
-use crate::cluster::{self, Cluster, Identity, RemoteError, Target};
+use crate::cluster::{self, Cluster, RemoteError, Target};
 use crate::rules::backoff::RBAC_LADDER;
 use crate::rules::condition::Situation;
 
 /// The operation as the contract names it.
 const OPERATION: &str = "connect to target cluster";
-/// A server that takes longer to connect to is waited for without a slot.
-const PATIENCE: Duration = Duration::from_millis(250);
 /// Key of a kubeconfig Secret where the reference names none.
 const DEFAULT_KEY: &str = "value";
 /// Longest label value.
@@ -69,7 +66,7 @@ impl Pass<'_> {
         let mut id = String::new();
         if let Some(reference) = self.set.spec.kube_config.clone() {
             self.watch_kubeconfig(&reference).await;
-            match slot::given_up_after(PATIENCE, Box::pin(self.reach(&reference))).await {
+            match slot::given_up_after(slot::PATIENCE, Box::pin(self.reach(&reference))).await {
                 Ok(aim) => {
                     id = aim
                         .recorded
@@ -135,7 +132,7 @@ impl Pass<'_> {
         };
         let spec = self.set.spec.clone();
         for account in readers(&spec) {
-            let tenant = self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, account));
+            let tenant = self.ctx.cluster.acting_for(&self.owner.namespace, account);
             self.watch_by_name(&tenant, &target).await;
         }
     }
@@ -265,7 +262,7 @@ pub(super) async fn of_record(
         Some(reference) => {
             let account = non_empty(&set.spec.service_account_name).or(record.account.as_deref());
             let target = ctx.clusters.target(&owner.namespace, reference, account);
-            slot::given_up_after(PATIENCE, Box::pin(target)).await
+            slot::given_up_after(slot::PATIENCE, Box::pin(target)).await
         }
     }
 }

@@ -24,8 +24,8 @@ use super::status;
 use super::target::{of_record, other_cluster, same_reference, set_aside_from};
 use crate::api::names::{FINALIZER, annotation};
 use crate::api::{Reason, StageSet};
+use crate::cluster::Cluster;
 use crate::cluster::watch::Owner;
-use crate::cluster::{Cluster, Identity};
 use crate::rules::backoff::{ERROR_LADDER, Ladder};
 use crate::rules::condition::{READY, Situation, conditions, transition};
 use crate::rules::inventory::{Entry, ObjectId, StoredStage};
@@ -157,7 +157,7 @@ impl Teardown<'_> {
             Ok(cluster) => cluster,
             Err(obstacle) => return Torn::Stopped(obstacle),
         };
-        let tenant = |account: Option<&str>| cluster.tenant(Identity::of(&self.owner.namespace, account));
+        let tenant = |account: Option<&str>| cluster.acting_for(&self.owner.namespace, account);
         let successor = successor(&self.set.spec, &stored.name, record.account.as_deref());
         let successor = successor.map(|name| tenant(Some(name)));
         let remover = Remover {

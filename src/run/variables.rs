@@ -11,7 +11,7 @@ use super::pass::{Pass, STUMBLES};
 use crate::api::common::non_empty;
 use crate::api::{Reason, Stage, SubstituteKind, SubstituteReference};
 use crate::cluster::watch::WatchKey;
-use crate::cluster::{Identity, Target, Tenant};
+use crate::cluster::{Target, Tenant};
 use crate::manifest::substitute;
 use crate::rules::redact;
 
@@ -74,7 +74,7 @@ impl Pass<'_> {
         // Variables live where the StageSet lives; they are part of the build, and read as whoever applies (contract 13.8).
         let spec = &self.set.spec;
         let account = non_empty(&stage.service_account_name).or_else(|| non_empty(&spec.service_account_name));
-        let tenant = self.ctx.cluster.tenant(Identity::of(&self.owner.namespace, account));
+        let tenant = self.ctx.cluster.acting_for(&self.owner.namespace, account);
         for reference in &post_build.substitute_from {
             self.add(&mut values, &mut secrets, &tenant, reference).await?;
         }

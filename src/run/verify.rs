@@ -1,6 +1,6 @@
 //! Readiness of what was applied: judged from what is known, read only where something changed.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -44,8 +44,8 @@ pub struct Look {
     pub changed: bool,
     /// When to look again if no watch tells.
     pub again: Duration,
-    /// Why objects are polled though they should be watched, to be told once.
-    pub unwatched: BTreeSet<Unwatched>,
+    /// Why something is polled though it should be watched, by what it is; to be told once.
+    pub unwatched: BTreeMap<String, Unwatched>,
     /// Objects that differ from what was sent, and how; nothing is listed for one that is gone.
     pub drifted: BTreeMap<ObjectId, Vec<drift::Change>>,
 }
@@ -195,7 +195,9 @@ impl Observer<'_> {
                 continue;
             }
             let (key, coverage) = self.cover(id, known, needed).await?;
-            look.unwatched.extend(Unwatched::of(&coverage));
+            if let Some(why) = Unwatched::of(&coverage) {
+                look.unwatched.insert(what_is_watched(&key), why);
+            }
             let unchanged = self.ctx.hub.knows(&key, &id.name, &known.uid, known.version) == Knowledge::Unchanged;
             let vouched = coverage == Coverage::Live && unchanged;
             let ready = known.readiness.is_ready();
@@ -385,6 +387,13 @@ impl Observer<'_> {
         }
         None
     }
+}
+
+/// A watch by what it is on: whatever a server says of it, it is the same.
+fn what_is_watched(key: &WatchKey) -> String {
+    let part = |part: &Option<String>| part.as_deref().unwrap_or("*").to_owned();
+    let (namespace, name) = (part(&key.namespace), part(&key.name));
+    format!("{} {} {namespace}/{name} {}", key.api_version, key.kind, key.identity)
 }
 
 /// The address of a recorded object.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,13 +18,17 @@ use crate::support::{
 
 /// More StageSets than the controller runs at once.
 const MANY: usize = 24;
+/// An answer that comes just before it is given up.
+const SLOW: Duration = Duration::from_secs(20);
 /// What a small StageSet may take beside them; alone it takes well under a second.
 const USUAL: Duration = Duration::from_secs(6);
 
-/// A relay to a server, until it falls silent.
+/// A relay to a server, until it falls silent or slow.
 struct Relay {
     port: u16,
     silent: Arc<AtomicBool>,
+    /// Each piece of an answer comes late by [`SLOW`].
+    slow: Arc<AtomicBool>,
     connections: Arc<AtomicUsize>,
     /// What has been sent to the server since it is silent.
     unanswered: Arc<AtomicUsize>,
@@ -36,10 +41,11 @@ impl Relay {
         let relay = Self {
             port: listener.local_addr().expect("an address").port(),
             silent: Arc::default(),
+            slow: Arc::default(),
             connections: Arc::default(),
             unanswered: Arc::default(),
         };
-        let (silent, connections) = (relay.silent.clone(), relay.connections.clone());
+        let (silent, slow, connections) = (relay.silent.clone(), relay.slow.clone(), relay.connections.clone());
         let (asked, told) = (relay.unanswered.clone(), Arc::default());
         tokio::spawn(async move {
             let mut held = Vec::new();
@@ -51,8 +57,15 @@ impl Relay {
                 }
                 let (near_in, near_out) = near.into_split();
                 let (far_in, far_out) = TcpStream::connect(&address).await.expect("the server").into_split();
-                tokio::spawn(pass_on(near_in, far_out, silent.clone(), asked.clone()));
-                tokio::spawn(pass_on(far_in, near_out, silent.clone(), Arc::clone(&told)));
+                let never = Arc::default();
+                tokio::spawn(pass_on(near_in, far_out, silent.clone(), never, asked.clone()));
+                tokio::spawn(pass_on(
+                    far_in,
+                    near_out,
+                    silent.clone(),
+                    slow.clone(),
+                    Arc::clone(&told),
+                ));
             }
         });
         relay
@@ -70,12 +83,21 @@ impl Relay {
 }
 
 /// Passes on what comes, until the relay falls silent; then it only counts that something came.
-async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, silent: Arc<AtomicBool>, lost: Arc<AtomicUsize>) {
+async fn pass_on(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    silent: Arc<AtomicBool>,
+    slow: Arc<AtomicBool>,
+    lost: Arc<AtomicUsize>,
+) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(read) = from.read(&mut buffer).await {
         if silent.load(Ordering::SeqCst) {
             lost.fetch_add(1, Ordering::SeqCst);
             std::future::pending::<()>().await;
+        }
+        if slow.load(Ordering::SeqCst) {
+            tokio::time::sleep(SLOW).await;
         }
         if read == 0 || to.write_all(&buffer[..read]).await.is_err() {
             return;
@@ -165,6 +187,47 @@ async fn a_cluster_that_falls_silent_leaves_slots_to_the_others() {
     })
     .await
     .expect("steps wait for the silent cluster");
+    a_local_one_is_soon_ready(&world).await;
+}
+
+/// Neither those that go to a slow cluster nor those that have left it and only prune there hold up the others.
+///
+/// Rules: decisions 4 silent
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_answers_late_leaves_slots_to_the_others() {
+    let world = World::builder("late").flag("--concurrent=2").start().await;
+    let far = far().await;
+    furnish(&far, &world.namespace).await;
+    let relay = Relay::to(far.server()).await;
+    through(&world, &far, &relay).await;
+    let all: Vec<String> = (0..8).map(|at| format!("app-{at}")).collect();
+    for name in &all {
+        publish(&world, name, &[name]).await;
+        remote(name, "far").apply(&world).await;
+    }
+    for name in &all {
+        StageSet::named(&world, name).await.until_ready().await;
+    }
+    relay.slow.store(true, Ordering::SeqCst);
+    let (stay, leave) = all.split_at(4);
+    for name in leave {
+        let mut set = StageSet::named(&world, name).await;
+        set.patch_spec(json!({ "kubeConfig": null })).await;
+    }
+    // The first is through with this cluster, and at the other.
+    look(Duration::from_secs(30), || async {
+        for name in leave {
+            if world.config_value(name).await.is_some() {
+                return Ok(());
+            }
+        }
+        Err("none is applied here".to_owned())
+    })
+    .await
+    .expect("one is applied here");
+    for name in stay {
+        publish(&world, name, &[name, &format!("{name}-more")]).await;
+    }
     a_local_one_is_soon_ready(&world).await;
 }
 

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use stageset::cluster::watch::{Coverage, Hub, Knowledge, Owner, WatchKey};
+use stageset::cluster::watch::{Coverage, Hub, Knowledge, Owner, WatchKey, Woken, queue};
 use stageset::cluster::{Cluster, Identity, Target, Tenant};
 
 use crate::support::{World, look, objects};
@@ -66,12 +65,12 @@ struct One {
     tenant: Tenant,
     key: WatchKey,
     owner: Owner,
-    woken: UnboundedReceiver<Owner>,
+    woken: Woken,
 }
 
 impl One {
     async fn begin(tenant: Tenant, key: WatchKey) -> Self {
-        let (wake, woken) = unbounded_channel();
+        let (wake, woken) = queue();
         let namespace = key.namespace.clone().unwrap_or_default();
         let one = Self {
             hub: Hub::new(wake, 10),
@@ -102,12 +101,12 @@ impl One {
     }
 
     async fn wake(&mut self, why: &str) {
-        let woken = tokio::time::timeout(Duration::from_secs(10), self.woken.recv()).await;
-        assert_eq!(woken.ok().flatten().as_ref(), Some(&self.owner), "{why}");
+        let woken = tokio::time::timeout(Duration::from_secs(10), self.woken.next()).await;
+        assert_eq!(woken.ok().as_ref(), Some(&self.owner), "{why}");
     }
 
     fn forget_wakes(&mut self) {
-        while self.woken.try_recv().is_ok() {}
+        while self.woken.try_next().is_some() {}
     }
 }
 
@@ -155,8 +154,8 @@ async fn hundreds_of_watches_share_a_few_connections() {
         .rsplit_once(':')
         .and_then(|(_, p)| p.parse().ok())
         .expect("a port");
-    let (wake, mut woken) = unbounded_channel();
-    let hub = Hub::new(wake, WATCHES);
+    let (wake, mut woken) = queue();
+    let hub = Hub::new(wake, WATCHES / 3 * 4);
     let tenant = cluster.tenant(Identity::Controller);
     let served = tenant.served("v1", "ConfigMap").await.expect("served");
     let (before, memory) = (connections(port), resident_bytes());
@@ -183,15 +182,11 @@ async fn hundreds_of_watches_share_a_few_connections() {
     println!("{WATCHES} watches: {opened} connections, {each} bytes each");
     assert!(opened <= WATCHES / 50, "{opened} connections");
     assert!(each < 64 * 1024, "{each} bytes for each watch");
-    while woken.try_recv().is_ok() {}
+    while woken.try_next().is_some() {}
     let target = map(&world.namespace, "m250");
     world.cluster.apply(&labelled(&target, "1"), &world.namespace).await;
-    let told = tokio::time::timeout(Duration::from_secs(5), woken.recv()).await;
-    assert_eq!(
-        told.ok().flatten(),
-        Some(owner.clone()),
-        "the last connection tells, too"
-    );
+    let told = tokio::time::timeout(Duration::from_secs(5), woken.next()).await;
+    assert_eq!(told.ok(), Some(owner.clone()), "the last connection tells, too");
     assert_eq!(
         hub.watch(
             &WatchKey::of("", tenant.identity(), &target, true),
@@ -200,7 +195,7 @@ async fn hundreds_of_watches_share_a_few_connections() {
             &owner
         ),
         Coverage::None,
-        "the cap"
+        "the share of one namespace"
     );
     hub.keep_only(&owner, &Default::default());
     assert!(hub.is_empty());
@@ -314,7 +309,7 @@ async fn a_denied_watch_says_so_and_heals() {
         .await;
     let tenant = cluster.tenant(Identity::of(&world.namespace, Some("weak")));
     let target = map(&world.namespace, "a");
-    let (wake, woken) = unbounded_channel();
+    let (wake, woken) = queue();
     let mut one = One {
         hub: Hub::new(wake, 10),
         key: WatchKey::of("", tenant.identity(), &target, true),

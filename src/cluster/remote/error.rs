@@ -29,7 +29,7 @@ pub enum RemoteError {
     NoSecret,
     /// The StageSet's ServiceAccount may not read the Secret (contract 17.5).
     #[error(
-        "ServiceAccount {}/{account} may not read Secret {}/{}: grant it get on that Secret, or drop spec.serviceAccountName",
+        "ServiceAccount {}/{account} may not read Secret {}/{}: grant it get on that Secret, or name an account that has it in serviceAccountName",
         secret.namespace, secret.namespace, secret.name
     )]
     NotAllowed { secret: SecretKey, account: String },

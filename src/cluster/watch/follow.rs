@@ -14,6 +14,7 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
 use super::entry::{Entry, Wire};
+use super::pace::Flow;
 use super::{Hub, Owner, WatchKey};
 use crate::api::names::label;
 use crate::cluster::transport::{Most, values_in};
@@ -52,8 +53,8 @@ const WATCH: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v
 enum Broken {
     #[error("{0}")]
     Denied(String),
-    #[error("the server tells of more objects than a watch on another cluster may hold")]
-    Flooded,
+    #[error("the server tells of more {0}")]
+    Flooded(&'static str),
     #[error("the version to go on from is no longer known")]
     Expired,
     #[error("{0}")]
@@ -124,7 +125,11 @@ impl Follower {
 
     /// Runs until nobody wants the watch any more.
     pub(super) async fn run(self) {
-        let mut pace = Pace::default();
+        let foreign = !self.tenant.cluster().is_local();
+        let mut pace = Pace {
+            flow: foreign.then(|| Flow::new(Instant::now())),
+            ..Pace::default()
+        };
         let mut again = false;
         while self.tell(|_| Vec::new()) {
             let began = Instant::now();
@@ -143,19 +148,19 @@ impl Follower {
     /// One stream from `version` on. `false` when only a new list helps.
     async fn go_on(&self, version: &mut u64, pace: &mut Pace) -> bool {
         let began = Instant::now();
-        let broken = self.stream(version).await.err();
+        let broken = self.stream(version, &mut pace.flow).await.err();
         if let Some(broken) = &broken {
             self.interrupted(broken);
         }
         pace.wait(broken.as_ref(), began.elapsed()).await;
-        !matches!(broken, Some(Broken::Expired | Broken::Flooded)) && self.tell(|_| Vec::new())
+        !matches!(broken, Some(Broken::Expired | Broken::Flooded(_))) && self.tell(|_| Vec::new())
     }
 
     fn interrupted(&self, broken: &Broken) {
         tracing::debug!(kind = self.key.kind, identity = %self.key.identity, error = %broken, "watch interrupted");
         self.tell(|entry| match broken {
             Broken::Denied(why) => entry.interrupted(Some(why.clone())),
-            Broken::Flooded => entry.flooded(format!("{} cannot be watched: {broken}", self.key.kind)),
+            Broken::Flooded(_) => entry.flooded(format!("{} cannot be watched: {broken}", self.key.kind)),
             Broken::Expired | Broken::Failed(_) => entry.interrupted(None),
         });
     }
@@ -174,7 +179,10 @@ impl Follower {
             too_much = entry.is_too_much();
             woken
         });
-        if too_much { Err(Broken::Flooded) } else { Ok(()) }
+        if too_much {
+            return Err(Broken::Flooded("objects than a watch on another cluster may hold"));
+        }
+        Ok(())
     }
 
     /// Lists. The first list may come from the server's cache and be old: the stream that follows makes it good. A later
@@ -243,7 +251,7 @@ impl Follower {
     }
 
     /// Reads events until the server ends the stream, as it does every few minutes.
-    async fn stream(&self, version: &mut u64) -> Result<(), Broken> {
+    async fn stream(&self, version: &mut u64, flow: &mut Option<Flow>) -> Result<(), Broken> {
         let seconds = rand::random_range(STREAM_SECONDS);
         let response = self
             .open(&format!("{}?{}", self.path, self.watch_query(seconds, *version)), WATCH)
@@ -258,7 +266,16 @@ impl Follower {
             let line = line.map_err(|_| Broken::Failed("the stream outlived its time".into()))?;
             match line {
                 None => return Ok(()),
-                Some(Ok(line)) => self.take(&line, version)?,
+                Some(Ok(line)) => {
+                    if flow.as_mut().is_some_and(|flow| !flow.take(Instant::now())) {
+                        return Err(Broken::Flooded(
+                            "changes than a watch on another cluster may, for too long",
+                        ));
+                    }
+                    self.take(&line, version)?;
+                    // Where the next line is always there already, others would never have their turn.
+                    tokio::task::consume_budget().await;
+                }
                 Some(Err(error)) => return Err(Broken::Failed(crate::cluster::error::chain(&error))),
             }
         }
@@ -338,14 +355,19 @@ fn failed(error: impl std::error::Error) -> Broken {
     Broken::Failed(error.to_string())
 }
 
-/// Spaces attempts out.
+/// Spaces attempts out, and counts what comes in between.
 struct Pace {
     next: Duration,
+    /// None for the controller's own cluster.
+    flow: Option<Flow>,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { next: RETRY_FIRST }
+        Self {
+            next: RETRY_FIRST,
+            flow: None,
+        }
     }
 }
 
@@ -358,7 +380,7 @@ impl Pace {
         }
         match broken {
             None if good => Duration::ZERO,
-            Some(Broken::Denied(_) | Broken::Flooded) => RETRY_DENIED,
+            Some(Broken::Denied(_) | Broken::Flooded(_)) => RETRY_DENIED,
             _ => {
                 let wait = self.next;
                 self.next = (wait * 2).min(RETRY_LAST);

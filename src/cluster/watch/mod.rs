@@ -6,17 +6,19 @@ mod entry;
 #[cfg(test)]
 mod entry_tests;
 mod follow;
+mod pace;
+mod wakes;
 mod weight;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 
 pub use entry::{Coverage, Knowledge, parse_version};
 use entry::{Entry, Sighting};
 use follow::Follower;
+pub use wakes::{Waker, Woken, queue};
 use weight::{Scale, Weight};
 
 use super::{Identity, Served, Target, Tenant};
@@ -76,6 +78,8 @@ struct Watch {
     task: AbortHandle,
     /// Tells this watch from an earlier one of the same key, whose task may still be ending.
     serial: u64,
+    /// Namespace of the StageSet that began it.
+    of: String,
 }
 
 #[derive(Default)]
@@ -83,19 +87,62 @@ struct Table {
     watches: HashMap<Arc<WatchKey>, Watch>,
     used: HashMap<Owner, HashSet<Arc<WatchKey>>>,
     serial: u64,
+    /// Watches that each namespace has begun.
+    shares: HashMap<String, usize>,
+    /// Namespaces that were told of having had their share.
+    told: HashSet<String>,
+}
+
+impl Table {
+    /// Whether a namespace may begin another watch: there is room, and while room is scarce it has not had its share.
+    fn has_room(&mut self, namespace: &str, max: usize) -> bool {
+        let (all, own) = (
+            self.watches.len(),
+            self.shares.get(namespace).copied().unwrap_or_default(),
+        );
+        if all < max && (all < max / 4 * 3 || own < max / 4) {
+            return true;
+        }
+        if self.told.insert(namespace.to_owned()) {
+            tracing::warn!(
+                namespace,
+                watches = own,
+                of = all,
+                "no more watches for the StageSets of this namespace: what they wait for is polled; raise --max-watches"
+            );
+        }
+        false
+    }
+
+    fn insert(&mut self, key: Arc<WatchKey>, watch: Watch) {
+        *self.shares.entry(watch.of.clone()).or_default() += 1;
+        self.watches.insert(key, watch);
+    }
+
+    fn remove(&mut self, key: &WatchKey) -> Option<Watch> {
+        let watch = self.watches.remove(key)?;
+        if let Some(share) = self.shares.get_mut(&watch.of) {
+            *share -= 1;
+            if *share == 0 {
+                self.shares.remove(&watch.of);
+            }
+            self.told.remove(&watch.of);
+        }
+        Some(watch)
+    }
 }
 
 /// The shared watches.
 pub struct Hub {
     table: Mutex<Table>,
-    wake: UnboundedSender<Owner>,
+    wake: Waker,
     max: usize,
     scale: Scale,
 }
 
 impl Hub {
     /// `wake` receives the owner of every object that changed; at most `max` watches run.
-    pub fn new(wake: UnboundedSender<Owner>, max: usize) -> Arc<Self> {
+    pub fn new(wake: Waker, max: usize) -> Arc<Self> {
         Arc::new(Self {
             table: Mutex::default(),
             wake,
@@ -107,7 +154,7 @@ impl Hub {
     /// Wakes StageSets for another reason than a watch.
     pub fn wake_all(&self, owners: &[Owner]) {
         for owner in owners {
-            let _ = self.wake.send(owner.clone());
+            self.wake.wake(owner.clone());
         }
     }
 
@@ -126,9 +173,10 @@ impl Hub {
     pub fn watch(self: &Arc<Self>, key: &WatchKey, served: &Served, tenant: &Tenant, owner: &Owner) -> Coverage {
         let mut guard = self.lock();
         let table = &mut *guard;
-        let shared = match table.watches.get_key_value(key) {
-            Some((shared, _)) => shared.clone(),
-            None if table.watches.len() >= self.max => return Coverage::None,
+        let known = table.watches.get_key_value(key).map(|(shared, _)| shared.clone());
+        let shared = match known {
+            Some(shared) => shared,
+            None if !table.has_room(&owner.namespace, self.max) => return Coverage::None,
             None => {
                 table.serial += 1;
                 let shared = Arc::new(key.clone());
@@ -137,8 +185,9 @@ impl Hub {
                     entry: Entry::new(owner.clone(), key.name.is_some(), self.weight(key)),
                     task: tokio::spawn(follower.run()).abort_handle(),
                     serial: table.serial,
+                    of: owner.namespace.clone(),
                 };
-                table.watches.insert(shared.clone(), watch);
+                table.insert(shared.clone(), watch);
                 shared
             }
         };
@@ -166,18 +215,18 @@ impl Hub {
         {
             let mut guard = self.lock();
             let table = &mut *guard;
-            let Some(keys) = table.used.get_mut(owner) else {
+            let Some(mut keys) = table.used.remove(owner) else {
                 return;
             };
             keys.retain(|key| {
                 let keep = needed.contains(&**key);
                 if !keep && table.watches.get_mut(key).is_some_and(|w| w.entry.leave(owner)) {
-                    ended.extend(table.watches.remove(key));
+                    ended.extend(table.remove(key));
                 }
                 keep
             });
-            if keys.is_empty() {
-                table.used.remove(owner);
+            if !keys.is_empty() {
+                table.used.insert(owner.clone(), keys);
             }
         }
         for watch in ended {
@@ -229,7 +278,7 @@ impl Hub {
             for keys in table.used.values_mut() {
                 keys.remove(key);
             }
-            table.watches.remove(key)
+            table.remove(key)
         };
         let users: Vec<Owner> = fallen.iter().flat_map(|w| w.entry.users().cloned()).collect();
         self.wake_all(&users);
@@ -237,5 +286,61 @@ impl Hub {
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A watch of nobody, for the counts.
+    fn watch(of: &str) -> Watch {
+        let owner = Owner {
+            namespace: of.into(),
+            name: "shop".into(),
+        };
+        Watch {
+            entry: Entry::new(owner, false, Weight::default()),
+            task: tokio::spawn(async {}).abort_handle(),
+            serial: 0,
+            of: of.into(),
+        }
+    }
+
+    fn key(kind: &str) -> WatchKey {
+        WatchKey {
+            cluster: String::new(),
+            identity: Identity::Controller,
+            namespace: None,
+            api_version: "v1".into(),
+            kind: kind.into(),
+            name: None,
+        }
+    }
+
+    /// Rules: decisions 7 memory
+    #[tokio::test]
+    async fn no_namespace_has_all_the_watches() {
+        const MAX: usize = 20;
+        let mut table = Table::default();
+        let begin = |table: &mut Table, of: &str| {
+            let has_room = table.has_room(of, MAX);
+            if has_room {
+                let kind = format!("{of}-{}", table.watches.len());
+                table.insert(Arc::new(key(&kind)), watch(of));
+            }
+            has_room
+        };
+        assert_eq!((0..MAX).filter(|_| begin(&mut table, "greedy")).count(), 15);
+        assert_eq!(
+            (0..MAX).filter(|_| begin(&mut table, "modest")).count(),
+            5,
+            "the rest is for the others"
+        );
+        assert!(!begin(&mut table, "late"));
+        let given_back = |table: &mut Table| table.remove(&key("modest-15")).is_some();
+        assert!(given_back(&mut table) && !given_back(&mut table));
+        assert!(!begin(&mut table, "greedy") && begin(&mut table, "late"));
+        assert_eq!(table.shares.values().sum::<usize>(), table.watches.len());
     }
 }

@@ -1,17 +1,18 @@
 //! One build: layers accumulated depth first, each with its transformers, then the steps only the root takes.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::budget::{self, Scale};
 use super::config::TransformerConfig;
 use super::config_file;
 use super::error::{Error, Problem};
 use super::file::{FILE_NAMES, Kustomization, telling_fields};
 use super::finish;
 use super::generate::{self, Kind};
+use super::layer::{Accumulator, Layer, Outcome};
 use super::nameref;
 use super::origin::{Origin, Provenance, join};
 use super::plugin::Plugins;
@@ -22,7 +23,6 @@ use super::resource::Resource;
 use super::schema::Schema;
 use super::shape::{KUSTOMIZATION, Strictness, fit};
 use super::step::Step;
-use super::vars::Vars;
 use crate::manifest::tree::{self, FileTree};
 use crate::manifest::yaml::{self, Duplicates, Limits, Loader, Mode};
 
@@ -30,95 +30,10 @@ use crate::manifest::yaml::{self, Duplicates, Limits, Loader, Mode};
 const MAX_DEPTH: usize = 100;
 /// Directories visited in one build, repeated visits counted.
 const MAX_LAYERS: usize = 10_000;
-/// Resources of one build.
-const MAX_RESOURCES: usize = 200_000;
 /// Bytes of one file that is read as YAML.
 const MAX_FILE: usize = 32 << 20;
-
-/// What a layer has gathered.
-#[derive(Default)]
-pub(crate) struct Accumulator {
-    pub resources: Vec<Resource>,
-    /// Hashes of the current ids; absent after something may have changed them.
-    ids: Option<HashSet<u64>>,
-    pub config: Arc<TransformerConfig>,
-    pub vars: Vars,
-}
-
-impl Accumulator {
-    /// Appends resources whose ids must be new.
-    pub fn append(&mut self, incoming: Vec<Resource>) -> Result<(), Problem> {
-        if self.resources.len() + incoming.len() > MAX_RESOURCES {
-            return Err(Problem::TooMuch {
-                what: "resources",
-                limit: MAX_RESOURCES,
-            });
-        }
-        let ids = self
-            .ids
-            .get_or_insert_with(|| self.resources.iter().map(Resource::id_hash).collect());
-        for resource in &incoming {
-            if !ids.insert(resource.id_hash()) {
-                return Err(Problem::Duplicate {
-                    id: resource.id().to_string(),
-                });
-            }
-        }
-        if self.resources.is_empty() {
-            self.resources = incoming;
-        } else {
-            // Doubling would leave much unused.
-            let room = self.resources.capacity() - self.resources.len();
-            if room < incoming.len() {
-                self.resources.reserve_exact(incoming.len() + self.resources.len() / 4);
-            }
-            self.resources.extend(incoming);
-        }
-        Ok(())
-    }
-
-    /// The resources, to change them.
-    pub fn change(&mut self) -> &mut Vec<Resource> {
-        self.ids = None;
-        &mut self.resources
-    }
-
-    fn absorb(&mut self, other: Self) -> Result<(), Problem> {
-        self.append(other.resources)?;
-        self.config = self.config.merged(&other.config)?;
-        self.vars.merge(other.vars)
-    }
-}
-
-/// A loaded kustomization.
-pub(crate) struct Layer {
-    /// Directory of the file.
-    pub directory: String,
-    /// Path of the file.
-    pub file: String,
-    /// Its content.
-    pub content: Kustomization,
-    /// Path from the root of the build, for origins.
-    pub origin: String,
-}
-
-impl Layer {
-    pub fn new(directory: &str, file: String, content: Kustomization) -> Self {
-        Self {
-            directory: directory.to_owned(),
-            file,
-            content,
-            origin: String::new(),
-        }
-    }
-}
-
-/// What a build gives.
-#[derive(Default)]
-pub(crate) struct Outcome {
-    pub resources: Vec<Resource>,
-    pub warnings: Vec<String>,
-}
+/// Bytes of a kustomization that take as much as a value, once it is read.
+const LAYER_TEXT: usize = 16;
 
 /// One build.
 pub(crate) struct Engine<'t> {
@@ -135,6 +50,8 @@ pub(crate) struct Engine<'t> {
     /// Directories being built, outermost first.
     chain: Vec<String>,
     layers: usize,
+    /// Weight of the layers that are being built, without the innermost one.
+    held: usize,
 }
 
 impl<'t> Engine<'t> {
@@ -151,6 +68,7 @@ impl<'t> Engine<'t> {
             warnings: Vec::new(),
             chain: Vec::new(),
             layers: 0,
+            held: 0,
         }
     }
 
@@ -165,11 +83,15 @@ impl<'t> Engine<'t> {
             mut resources,
             config,
             vars,
+            weight,
             ..
         } = accumulated;
         generate::add_hashes(&mut resources).map_err(within)?;
         nameref::repair(&mut resources, &config).map_err(within)?;
-        vars.resolve(&mut resources, &config.var_reference).map_err(within)?;
+        let allowance = Scale::new(0, weight).allowance(&resources);
+        let allowance = allowance.map_err(|e| within(e.into()))?;
+        vars.resolve(&mut resources, &config.var_reference, &allowance)
+            .map_err(within)?;
         finish::finish(&mut resources, &root.content, legacy_order).map_err(within)?;
         Ok(Outcome {
             resources,
@@ -181,7 +103,26 @@ impl<'t> Engine<'t> {
     pub fn load(&mut self, directory: &str) -> Result<Layer, Error> {
         let (file, text) = find_file(self.tree, directory).map_err(|p| p.within(directory))?;
         let content = decode(text, &file, Strictness::Strict, &mut Vec::new()).map_err(|p| p.within(&file))?;
-        Ok(Layer::new(directory, file, content))
+        Ok(Layer {
+            weight: text.len() / LAYER_TEXT,
+            ..Layer::new(directory, file, content)
+        })
+    }
+
+    /// Builds what is inside of a layer, which is kept meanwhile.
+    fn within<T>(&mut self, weight: usize, build: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+        self.held += weight;
+        let built = build(self);
+        self.held -= weight;
+        built
+    }
+
+    /// Refuses what is too much with all that is kept.
+    fn bear(&self, weight: usize) -> Result<(), Problem> {
+        if self.held + weight > budget::MOST {
+            return Err(budget::Heavy.into());
+        }
+        Ok(())
     }
 
     /// Content and path of a file a field of a layer names.
@@ -219,7 +160,11 @@ impl<'t> Engine<'t> {
         let mut steps = Preparation::new(self, layer, Arc::clone(&acc.config))
             .steps()
             .map_err(within)?;
-        for config in self.plugin_configs(layer, "transformers", &layer.content.transformers)? {
+        let fields = &layer.content.transformers;
+        let configs = self.within(acc.weight, |engine| {
+            engine.plugin_configs(layer, "transformers", fields)
+        })?;
+        for config in configs {
             let mut plugins = Plugins {
                 engine: self,
                 layer,
@@ -227,7 +172,7 @@ impl<'t> Engine<'t> {
             };
             steps.extend(plugins.transformer(&config).map_err(within)?);
         }
-        self.run(&steps, acc.change()).map_err(within)?;
+        self.run(&steps, &mut acc).map_err(within)?;
         self.validate(layer, &mut acc)?;
         acc.vars
             .record(&layer.content.vars, &mut acc.resources)
@@ -235,15 +180,24 @@ impl<'t> Engine<'t> {
         Ok(acc)
     }
 
-    fn run(&mut self, steps: &[Step], resources: &mut Vec<Resource>) -> Result<(), Problem> {
+    fn run(&mut self, steps: &[Step], acc: &mut Accumulator) -> Result<(), Problem> {
+        let mut scale = Scale::new(self.held, acc.weight);
+        let resources = acc.change();
         for step in steps {
-            step.action.apply(resources, &self.schema, &mut self.warnings)?;
+            let allowance = scale.allowance(resources)?;
+            let before = allowance.left();
+            step.action
+                .apply(resources, &self.schema, &mut self.warnings, &allowance)?;
+            scale.spent(before, &allowance);
             if let Some(origin) = &step.origin {
                 resources.iter_mut().for_each(|resource| record(resource, origin));
             }
             resources.retain(|resource| !resource.root.is_empty());
         }
-        Ok(())
+        if !steps.is_empty() {
+            acc.weight = budget::of_all(&acc.resources);
+        }
+        self.bear(acc.weight)
     }
 
     /// The configuration gathered so far with the built-in one, `configurations` and `crds`.
@@ -264,7 +218,7 @@ impl<'t> Engine<'t> {
     fn generators(&mut self, layer: &Layer, acc: &mut Accumulator) -> Result<(), Error> {
         let within = |problem: Problem| problem.within(&layer.file);
         let content = &layer.content;
-        let mut made = Vec::new();
+        let (mut made, mut weight) = (Vec::new(), 0);
         for (kind, name, entries) in [
             (Kind::ConfigMap, "ConfigMapGenerator", &content.config_map_generator),
             (Kind::Secret, "SecretGenerator", &content.secret_generator),
@@ -274,16 +228,23 @@ impl<'t> Engine<'t> {
                 entry.options = generate::merged_options(&entry.options, &content.generator_options);
                 let read = |field: &'static str, path: &str| Ok(self.read(layer, field, path)?.0);
                 let resource = generate::generate(kind, &entry, &read).map_err(within)?;
+                weight += budget::of_map(&resource.root);
+                self.bear(acc.weight + weight).map_err(within)?;
                 made.push((resource, self.builtin_origin(layer, name)));
             }
         }
-        for config in self.plugin_configs(layer, "generators", &content.generators)? {
+        let configs = self.within(acc.weight + weight, |engine| {
+            engine.plugin_configs(layer, "generators", &content.generators)
+        })?;
+        for config in configs {
             let mut plugins = Plugins {
                 engine: self,
                 layer,
                 field: "generators",
             };
             let resource = plugins.generate(&config).map_err(within)?;
+            weight += budget::of_map(&resource.root);
+            self.bear(acc.weight + weight).map_err(within)?;
             made.push((resource, self.plugin_origin(&config)));
         }
         for (mut resource, origin) in made {
@@ -292,6 +253,7 @@ impl<'t> Engine<'t> {
             }
             generate::absorb(acc.change(), resource).map_err(within)?;
         }
+        acc.weight += weight;
         Ok(())
     }
 
@@ -326,7 +288,9 @@ impl<'t> Engine<'t> {
             return Ok(());
         }
         let within = |problem: Problem| problem.within(&layer.file);
-        for config in self.plugin_configs(layer, FIELD, &layer.content.validators)? {
+        let fields = &layer.content.validators;
+        let configs = self.within(acc.weight, |engine| engine.plugin_configs(layer, FIELD, fields))?;
+        for config in configs {
             let steps = Plugins {
                 engine: self,
                 layer,
@@ -335,7 +299,7 @@ impl<'t> Engine<'t> {
             .transformer(&config)
             .map_err(within)?;
             let before = finish::without_validation(&acc.resources).map_err(within)?;
-            self.run(&steps, acc.change()).map_err(within)?;
+            self.run(&steps, acc).map_err(within)?;
             if finish::without_validation(&acc.resources).map_err(within)? != before {
                 return Err(within(Problem::Plugin {
                     field: FIELD,
@@ -368,7 +332,8 @@ impl<'t> Engine<'t> {
             resources
                 .iter_mut()
                 .for_each(|resource| self.read_from(resource, &origin));
-            return acc.append(resources).map_err(within);
+            acc.append(resources).map_err(within)?;
+            return self.bear(acc.weight).map_err(within);
         }
         let base = self.base(layer, field, entry)?;
         if base.content.is_component() {
@@ -381,7 +346,9 @@ impl<'t> Engine<'t> {
             return Err(within(problem));
         }
         self.set_schema(&base, true).map_err(|p| p.within(&base.file))?;
-        let built = self.accumulate(&base, Accumulator::default())?;
+        let built = self.within(layer.weight + acc.weight, |engine| {
+            engine.accumulate(&base, Accumulator::default())
+        })?;
         self.chain.pop();
         acc.absorb(built).map_err(within)
     }
@@ -399,7 +366,7 @@ impl<'t> Engine<'t> {
             return Err(problem.within(&layer.file));
         }
         self.set_schema(&base, true).map_err(|p| p.within(&base.file))?;
-        let built = self.accumulate(&base, acc)?;
+        let built = self.within(layer.weight, |engine| engine.accumulate(&base, acc))?;
         self.chain.pop();
         let mut merged = Accumulator::default();
         merged.absorb(built).map_err(|p| p.within(&layer.file))?;

@@ -1,5 +1,6 @@
 //! Walking a field spec through a resource.
 
+use super::budget::Heavy;
 use super::config::{Spec, Step};
 use super::id::Gvk;
 use crate::manifest::node::{Map, Node, Scalar, Style, Tag};
@@ -27,6 +28,9 @@ pub enum FieldError {
         /// What is there.
         found: &'static str,
     },
+    /// More than a build may hold.
+    #[error(transparent)]
+    Heavy(#[from] Heavy),
     /// An empty element in the path.
     #[error("field path {0:?} has an empty element")]
     EmptyElement(String),

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::budget::{self, Allowance};
 use super::config::Spec;
 use super::error::Problem;
 use super::file::{Kustomization, SortOptions};
@@ -31,7 +32,10 @@ pub(crate) fn finish(resources: &mut Vec<Resource>, root: &Kustomization, legacy
     let asked = |word: &str| root.build_metadata.iter().any(|w| w == word);
     if asked("managedByLabel") {
         let label = [("app.kubernetes.io/managed-by".to_owned(), "kustomize-v5.8.1".to_owned())].into();
-        set_entries(resources, &label, &[Spec::new("", "", "", "metadata/labels", true)])?;
+        let specs = [Spec::new("", "", "", "metadata/labels", true)];
+        // One short label for each.
+        let allowance = Allowance::of(budget::MOST);
+        set_entries(resources, &label, &specs, &allowance)?;
     }
     let (origins, transformations) = (asked("originAnnotations"), asked("transformerAnnotations"));
     for resource in resources {

@@ -2,6 +2,7 @@
 
 use regex::Regex;
 
+use super::budget::{self, Allowance};
 use super::config::Spec;
 use super::error::Problem;
 use super::fieldspec::{self, FieldError, Leaf, scalar_leaf};
@@ -11,12 +12,21 @@ use super::selector::regex;
 use crate::manifest::node::{Map, Node};
 
 /// Rewrites the images an entry names, twice as the reference does: `tagSuffix` shows it.
-pub(crate) fn images(resources: &mut [Resource], image: &Image, specs: &[Spec]) -> Result<(), Problem> {
+pub(crate) fn images(
+    resources: &mut [Resource],
+    image: &Image,
+    specs: &[Spec],
+    allowance: &Allowance,
+) -> Result<(), Problem> {
     let pattern = regex(&format!(
         "^{}(:[a-zA-Z0-9_.{{}}-]*)?(@sha256:[a-zA-Z0-9_.{{}}-]*)?$",
         image.name
     ))?;
-    let rewrite = Rewrite { pattern, image };
+    let rewrite = Rewrite {
+        pattern,
+        image,
+        allowance,
+    };
     for resource in resources {
         if resource.kind() == "CustomResourceDefinition" {
             continue;
@@ -37,6 +47,7 @@ pub(crate) fn images(resources: &mut [Resource], image: &Image, specs: &[Spec]) 
 struct Rewrite<'a> {
     pattern: Regex,
     image: &'a Image,
+    allowance: &'a Allowance,
 }
 
 impl Rewrite<'_> {
@@ -84,6 +95,7 @@ impl Rewrite<'_> {
             return Ok(());
         }
         let changed = self.rewritten(&scalar.text);
+        self.allowance.take(budget::of_text(&changed))?;
         scalar.set_untyped(changed);
         Ok(())
     }
@@ -152,7 +164,12 @@ mod tests {
     fn rewrites_tag_and_digest() {
         let rewritten = |image: Image, old: &str| {
             let pattern = regex("x").unwrap();
-            Rewrite { pattern, image: &image }.rewritten(old)
+            let rewrite = Rewrite {
+                pattern,
+                image: &image,
+                allowance: &Allowance::of(0),
+            };
+            rewrite.rewritten(old)
         };
         let base = Image::default();
         assert_eq!(

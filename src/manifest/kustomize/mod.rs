@@ -1,5 +1,6 @@
 //! A kustomize engine: equal objects to kustomize 5.8.1 for equal files, in memory, without global state.
 
+mod budget;
 mod config;
 mod config_file;
 mod engine;
@@ -15,6 +16,7 @@ mod image;
 mod jsonpatch;
 mod keyed;
 mod label_selector;
+mod layer;
 mod merge;
 mod nameref;
 mod order;
@@ -36,10 +38,11 @@ mod value_add;
 mod vars;
 
 use config::{Spec, SpecConflict, TransformerConfig, merge_specs};
-pub(crate) use engine::{Engine, Layer, Outcome, decode, find_file};
+pub(crate) use engine::{Engine, decode, find_file};
 pub use error::{Error, Problem};
 pub use file::{FILE_NAMES, FileError};
 pub(crate) use file::{Kustomization, Label};
+pub(crate) use layer::{Layer, Outcome};
 pub use order::legacy_key;
 pub(crate) use resource::value;
 pub(crate) use shape::Strictness;

@@ -1,5 +1,6 @@
 //! Patches: strategic merge and JSON 6902, with and without target.
 
+use super::budget::{self, Allowance};
 use super::error::Problem;
 use super::file::PatchOptions;
 use super::jsonpatch::JsonPatch;
@@ -49,6 +50,9 @@ pub(crate) fn read_json(text: &str, file: &str) -> Result<Option<JsonPatch>, yam
 /// Reads a patch as whichever of the two it is.
 pub(crate) fn read(loader: &mut Loader, text: &str, source: &str) -> Result<Content, Problem> {
     let strategic = read::objects(loader, text, source);
+    if loader.is_exhausted() {
+        return strategic.map(Content::Strategic);
+    }
     let json = read_json(text, source);
     match (strategic, json) {
         (Ok(objects), Ok(Some(operations))) if !objects.is_empty() && !operations.is_empty() => {
@@ -64,6 +68,7 @@ pub(crate) fn read(loader: &mut Loader, text: &str, source: &str) -> Result<Cont
 pub(crate) struct Patcher<'s> {
     pub schema: &'s Schema,
     pub warnings: &'s mut Vec<String>,
+    pub allowance: &'s Allowance,
 }
 
 impl Patcher<'_> {
@@ -90,7 +95,7 @@ impl Patcher<'_> {
             (Content::Json(_), None) => Err(Problem::JsonWithoutTarget(patch.source.clone())),
             (Content::Json(operations), Some(target)) => {
                 for resource in resources.iter_mut().filter(|r| target.matches(r)) {
-                    json(resource, operations, patch.records)?;
+                    json(resource, operations, patch.records, self.allowance)?;
                 }
                 Ok(())
             }
@@ -105,6 +110,7 @@ impl Patcher<'_> {
         options: PatchOptions,
         coerced: bool,
     ) -> Result<(), Problem> {
+        self.allowance.take(budget::of_map(patch))?;
         let named = Resource::new(patch.clone());
         let id = named.id();
         let mut found = (0..resources.len()).filter(|&i| resources[i].any_id().any(|other| other == id));
@@ -132,6 +138,7 @@ impl Patcher<'_> {
 
     /// Merges a patch chosen by a selector: its type follows the resource, its labels and annotations are text.
     fn targeted(&mut self, resource: &mut Resource, patch: &Map, options: PatchOptions) -> Result<(), Problem> {
+        self.allowance.take(budget::of_map(patch))?;
         let mut patch = patch.clone();
         let kind = patch.get("kind").cloned();
         patch.set("apiVersion", Node::string(resource.api_version()));
@@ -215,7 +222,7 @@ fn wipes_annotations(patch: &Map) -> bool {
         }
 }
 
-fn json(resource: &mut Resource, operations: &JsonPatch, records: bool) -> Result<(), Problem> {
+fn json(resource: &mut Resource, operations: &JsonPatch, records: bool, allowance: &Allowance) -> Result<(), Problem> {
     let id = resource.id().to_string();
     if records {
         resource.record_id();
@@ -226,6 +233,7 @@ fn json(resource: &mut Resource, operations: &JsonPatch, records: bool) -> Resul
             *annotations = Node::map();
         }
     }
+    let before = budget::of_map(&resource.root);
     let object = Node::Map(std::mem::take(&mut resource.root));
     let value = object
         .into_value()
@@ -236,6 +244,7 @@ fn json(resource: &mut Resource, operations: &JsonPatch, records: bool) -> Resul
     let Node::Map(map) = Node::from_value(&patched) else {
         return Err(Problem::NoMapping { id });
     };
+    allowance.take(budget::of_map(&map).saturating_sub(before))?;
     resource.root = map;
     resource.coerce_annotations(|_| true);
     Ok(())

@@ -8,10 +8,11 @@ use serde_json::Value;
 
 use super::config::{Spec, TransformerConfig};
 use super::config_file;
-use super::engine::{Engine, Layer};
+use super::engine::Engine;
 use super::error::Problem;
 use super::file::{FieldSpec, Generator, Image, Patch, Replacement, Replica, Selector};
 use super::generate::{self, Kind};
+use super::layer::Layer;
 use super::prepare::{Preparation, plugin_step};
 use super::resource::Resource;
 use super::selector::Matcher;

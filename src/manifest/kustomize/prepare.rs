@@ -7,9 +7,10 @@ use serde_json::Value;
 
 use super::config::TransformerConfig;
 use super::config_file;
-use super::engine::{Engine, Layer};
+use super::engine::Engine;
 use super::error::Problem;
 use super::file::{Patch, PatchOptions, Replacement};
+use super::layer::Layer;
 use super::origin::Origin;
 use super::patch::{self, Content, PreparedPatch};
 use super::read;

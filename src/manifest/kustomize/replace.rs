@@ -1,5 +1,6 @@
 //! Replacements: copying a value of one resource into fields of others.
 
+use super::budget::{self, Allowance};
 use super::error::Problem;
 use super::fieldpath::{Create, Visit, lookup, split};
 use super::file::{FieldOptions, Replacement, ReplacementSource, ReplacementTarget, Selector};
@@ -14,6 +15,7 @@ pub(crate) fn run(
     resources: &mut [Resource],
     replacements: &[Replacement],
     warnings: &mut Vec<String>,
+    allowance: &Allowance,
 ) -> Result<(), Problem> {
     for (index, replacement) in replacements.iter().enumerate() {
         let bad = |problem: String| Problem::Replacement {
@@ -34,7 +36,12 @@ pub(crate) fn run(
             (Some(source), None) => source_value(resources, source).map_err(bad)?,
         };
         for target in targets {
-            apply(resources, &value, target, index, warnings)?;
+            let copier = Copier {
+                value: &value,
+                weight: budget::of_node(&value),
+                allowance,
+            };
+            apply(resources, &copier, target, index, warnings)?;
         }
     }
     Ok(())
@@ -116,9 +123,16 @@ fn part_of(node: &Node, options: &FieldOptions) -> Result<Node, String> {
     }
 }
 
+/// What is copied, and how much of it may be.
+struct Copier<'a> {
+    value: &'a Node,
+    weight: usize,
+    allowance: &'a Allowance,
+}
+
 fn apply(
     resources: &mut [Resource],
-    value: &Node,
+    copier: &Copier<'_>,
     target: &ReplacementTarget,
     index: usize,
     warnings: &mut Vec<String>,
@@ -150,7 +164,7 @@ fn apply(
             continue;
         }
         for path in paths {
-            copy(resource, value, path, &options, warnings)
+            copy(resource, copier, path, &options, warnings)
                 .map_err(|problem| bad(format!("target {}: field {path:?}: {problem}", resource.id())))?;
         }
     }
@@ -175,25 +189,26 @@ fn has_id(selector: &Selector) -> bool {
 
 fn copy(
     resource: &mut Resource,
-    value: &Node,
+    copier: &Copier<'_>,
     path: &str,
     options: &FieldOptions,
     warnings: &mut Vec<String>,
 ) -> Result<(), String> {
     let parts = split(path);
+    let value = copier.value;
     let create = match value {
         _ if !options.create => Create::Nothing,
         Node::Scalar(_) => Create::Scalar,
         Node::Map(_) => Create::Map,
         Node::Seq(_) => Create::Seq,
     };
-    if inside_text(&mut resource.root, value, &parts, create).is_some() {
+    if inside_text(&mut resource.root, copier, &parts, create).is_some() {
         return Ok(());
     }
     let mut lost = false;
     let mut set = |node: &mut Node, parsed: bool| {
         lost |= parsed;
-        set_value(node, value, options)
+        set_value(node, copier, options)
     };
     let mut visit = Visit::new(create, &mut set);
     let mut root = Node::Map(std::mem::take(&mut resource.root));
@@ -215,14 +230,17 @@ fn copy(
     Ok(())
 }
 
-fn set_value(node: &mut Node, value: &Node, options: &FieldOptions) -> Result<(), String> {
-    let mut value = value.clone();
+fn set_value(node: &mut Node, copier: &Copier<'_>, options: &FieldOptions) -> Result<(), String> {
+    let take = |weight| copier.allowance.take(weight).map_err(|e| e.to_string());
+    take(copier.weight)?;
+    let mut value = copier.value.clone();
     if !options.delimiter.is_empty() {
         let Node::Scalar(target) = &*node else {
             return Err("delimiter needs a scalar target".to_owned());
         };
         let text = value.text().unwrap_or("").to_owned();
         let joined = spliced(&target.text, &text, options);
+        take(budget::of_text(&joined))?;
         match &mut value {
             Node::Scalar(scalar) => scalar.text = joined.into(),
             other => *other = Node::Scalar(Scalar::string(joined)),
@@ -258,7 +276,7 @@ pub(crate) fn parse_text(text: &str) -> Option<Node> {
 }
 
 /// Sets a value inside a text field that holds YAML or JSON; `None` when the path does not lead into one.
-fn inside_text(root: &mut Map, value: &Node, parts: &[String], create: Create) -> Option<()> {
+fn inside_text(root: &mut Map, copier: &Copier<'_>, parts: &[String], create: Create) -> Option<()> {
     for end in 1..parts.len() {
         let Ok(Some(Node::Scalar(scalar))) = lookup(root, &parts[..end]) else {
             continue;
@@ -269,7 +287,8 @@ fn inside_text(root: &mut Map, value: &Node, parts: &[String], create: Create) -
             return None;
         }
         let mut set = |node: &mut Node, _: bool| {
-            assign(node, value.clone());
+            copier.allowance.take(copier.weight).map_err(|e| e.to_string())?;
+            assign(node, copier.value.clone());
             Ok(())
         };
         let mut visit = Visit::new(create, &mut set);
@@ -278,6 +297,7 @@ fn inside_text(root: &mut Map, value: &Node, parts: &[String], create: Create) -
             return None;
         }
         let written = write_text(parsed, &text)?;
+        copier.allowance.take(budget::of_text(&written)).ok()?;
         let mut put = |node: &mut Node, _: bool| {
             if let Node::Scalar(scalar) = node {
                 scalar.text = written.as_str().into();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::budget::Allowance;
 use super::config::Spec;
 use super::error::Problem;
 use super::file::{Image, PatchOptions, Replacement, Replica};
@@ -55,22 +56,34 @@ impl Action {
         resources: &mut Vec<Resource>,
         schema: &Schema,
         warnings: &mut Vec<String>,
+        allowance: &Allowance,
     ) -> Result<(), Problem> {
         match self {
             Self::StrategicPatches(patches) => {
-                let mut patcher = Patcher { schema, warnings };
+                let mut patcher = Patcher {
+                    schema,
+                    warnings,
+                    allowance,
+                };
                 patches
                     .iter()
                     .try_for_each(|p| patcher.by_id(resources, p, PatchOptions::default(), true))
             }
-            Self::Patch(patch) => Patcher { schema, warnings }.apply(resources, patch),
-            Self::Namespace(namespace) => namespace.apply(resources),
-            Self::Affix { kind, text, specs } => transform::affix(resources, *kind, text, specs),
-            Self::Entries { entries, specs } => transform::set_entries(resources, entries, specs),
+            Self::Patch(patch) => {
+                let mut patcher = Patcher {
+                    schema,
+                    warnings,
+                    allowance,
+                };
+                patcher.apply(resources, patch)
+            }
+            Self::Namespace(namespace) => namespace.apply(resources, allowance),
+            Self::Affix { kind, text, specs } => transform::affix(resources, *kind, text, specs, allowance),
+            Self::Entries { entries, specs } => transform::set_entries(resources, entries, specs, allowance),
             Self::Replicas { replica, specs } => transform::replicas(resources, replica, specs),
-            Self::Image { image, specs } => image::images(resources, image, specs),
-            Self::Replacements(replacements) => replace::run(resources, replacements, warnings),
-            Self::ValueAdd(add) => add.apply(resources),
+            Self::Image { image, specs } => image::images(resources, image, specs, allowance),
+            Self::Replacements(replacements) => replace::run(resources, replacements, warnings, allowance),
+            Self::ValueAdd(add) => add.apply(resources, allowance),
             Self::Hash => generate::add_hashes(resources),
         }
     }

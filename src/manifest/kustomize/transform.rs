@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::budget::{self, Allowance};
 use super::config::Spec;
 use super::error::Problem;
 use super::fieldspec::{self, FieldError, Leaf, map_leaf, scalar_leaf};
@@ -33,28 +34,28 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    pub fn apply(&self, resources: &mut [Resource]) -> Result<(), Problem> {
+    pub fn apply(&self, resources: &mut [Resource], allowance: &Allowance) -> Result<(), Problem> {
         if self.namespace.is_empty() {
             return Ok(());
         }
         for resource in resources.iter_mut() {
             resource.record_id();
-            self.one(resource).map_err(|e| Problem::field(resource, e))?;
+            self.one(resource, allowance).map_err(|e| Problem::field(resource, e))?;
         }
         ensure_unique(resources, "the namespace transformation")
     }
 
-    fn one(&self, resource: &mut Resource) -> Result<(), FieldError> {
+    fn one(&self, resource: &mut Resource, allowance: &Allowance) -> Result<(), FieldError> {
         let core = resource.api_version() == "v1";
         let binding = matches!(resource.kind(), "RoleBinding" | "ClusterRoleBinding");
         if !resource.gvk().is_cluster_scoped() {
             let spec = Spec::new("", "", "", "metadata/namespace", true);
             fieldspec::visit(&mut resource.root, &spec, Leaf::Scalar, &mut |node| {
-                self.set(node, &spec.path)
+                self.set(node, &spec.path, allowance)
             })?;
         }
         if binding {
-            self.subjects(resource)?;
+            self.subjects(resource, allowance)?;
         }
         for spec in &self.specs {
             let skipped = &*spec.path == "metadata/namespace"
@@ -64,7 +65,7 @@ impl Namespace {
                     && &*spec.path == "subjects/namespace");
             if !skipped && fieldspec::applies(spec, &resource.gvk()) {
                 fieldspec::visit(&mut resource.root, spec, Leaf::Scalar, &mut |node| {
-                    self.set(node, &spec.path)
+                    self.set(node, &spec.path, allowance)
                 })?;
             }
         }
@@ -72,7 +73,7 @@ impl Namespace {
     }
 
     /// Sets the namespace of the subjects a role binding has by default.
-    pub fn subjects_only(namespace: &str, resource: &mut Resource) -> Result<(), FieldError> {
+    pub fn subjects_only(namespace: &str, resource: &mut Resource, allowance: &Allowance) -> Result<(), FieldError> {
         if !matches!(resource.kind(), "RoleBinding" | "ClusterRoleBinding") {
             return Ok(());
         }
@@ -82,20 +83,21 @@ impl Namespace {
             unset_only: false,
             subjects: Subjects::DefaultOnly,
         };
-        transformer.subjects(resource)
+        transformer.subjects(resource, allowance)
     }
 
-    fn set(&self, node: &mut Node, path: &str) -> Result<(), FieldError> {
+    fn set(&self, node: &mut Node, path: &str, allowance: &Allowance) -> Result<(), FieldError> {
         let scalar = scalar_leaf(node, path)?;
         if self.unset_only && !scalar.is_null() && !scalar.text.is_empty() {
             return Ok(());
         }
+        allowance.take(budget::of_text(&self.namespace))?;
         scalar.text = self.namespace.as_str().into();
         scalar.tag = Tag::Str;
         Ok(())
     }
 
-    fn subjects(&self, resource: &mut Resource) -> Result<(), FieldError> {
+    fn subjects(&self, resource: &mut Resource, allowance: &Allowance) -> Result<(), FieldError> {
         let wanted: (&str, &str) = match self.subjects {
             Subjects::None => return Ok(()),
             Subjects::DefaultOnly => ("name", "default"),
@@ -116,7 +118,7 @@ impl Namespace {
             let subject = map_leaf(subject, "subjects")?;
             if subject.text(wanted.0) == Some(wanted.1) {
                 let field = subject.entry_or_insert("namespace", || Node::string(""));
-                self.set(field, "subjects/namespace")?;
+                self.set(field, "subjects/namespace", allowance)?;
             }
         }
         Ok(())
@@ -145,7 +147,13 @@ pub(crate) enum Affix {
 }
 
 /// Puts a prefix or suffix on names, except on kinds whose name is fixed.
-pub(crate) fn affix(resources: &mut [Resource], kind: Affix, text: &str, specs: &[Spec]) -> Result<(), Problem> {
+pub(crate) fn affix(
+    resources: &mut [Resource],
+    kind: Affix,
+    text: &str,
+    specs: &[Spec],
+    allowance: &Allowance,
+) -> Result<(), Problem> {
     for resource in resources {
         let original = resource.original_id().gvk;
         let fixed = matches!(original.kind, "CustomResourceDefinition" | "Namespace")
@@ -169,6 +177,7 @@ pub(crate) fn affix(resources: &mut [Resource], kind: Affix, text: &str, specs: 
             }
             let result = fieldspec::visit(&mut resource.root, spec, Leaf::Scalar, &mut |node| {
                 let scalar = scalar_leaf(node, &spec.path)?;
+                allowance.take(budget::of_text(text))?;
                 let changed = match kind {
                     Affix::Prefix => format!("{text}{}", scalar.text),
                     Affix::Suffix => format!("{}{text}", scalar.text),
@@ -187,16 +196,20 @@ pub(crate) fn set_entries(
     resources: &mut [Resource],
     entries: &BTreeMap<String, String>,
     specs: &[Spec],
+    allowance: &Allowance,
 ) -> Result<(), Problem> {
     if entries.is_empty() {
         return Ok(());
     }
+    let texts = entries.iter().map(|(k, v)| budget::of_text(k) + budget::of_text(v));
+    let weight = texts.sum();
     for resource in resources {
         let gvk = resource.gvk();
         let fitting: Vec<&Spec> = specs.iter().filter(|spec| fieldspec::applies(spec, &gvk)).collect();
         for spec in fitting {
             let result = fieldspec::visit(&mut resource.root, spec, Leaf::Map, &mut |node| {
                 let map = map_leaf(node, &spec.path)?;
+                allowance.take(weight)?;
                 for (key, value) in entries {
                     map.set(key.as_str(), Node::string(value.as_str()));
                 }

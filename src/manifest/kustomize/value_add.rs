@@ -1,5 +1,6 @@
 //! The value-add transformer, which exists only as a plugin.
 
+use super::budget::{self, Allowance};
 use super::config::split_path;
 use super::error::Problem;
 use super::fieldspec::FieldError;
@@ -23,17 +24,19 @@ pub(crate) struct ValueAdd {
 }
 
 impl ValueAdd {
-    pub fn apply(&self, resources: &mut [Resource]) -> Result<(), Problem> {
+    pub fn apply(&self, resources: &mut [Resource], allowance: &Allowance) -> Result<(), Problem> {
         for target in &self.targets {
             for resource in resources.iter_mut() {
                 if !target.selector.as_ref().is_none_or(|s| s.matches(resource)) {
                     continue;
                 }
+                allowance.take(budget::of_text(&self.value))?;
                 if target.field_path == "metadata/namespace" {
                     if !resource.gvk().is_cluster_scoped() {
                         resource.set_namespace(&self.value);
                     }
-                    Namespace::subjects_only(&self.value, resource).map_err(|e| Problem::field(resource, e))?;
+                    Namespace::subjects_only(&self.value, resource, allowance)
+                        .map_err(|e| Problem::field(resource, e))?;
                     continue;
                 }
                 let fields = split_path(&target.field_path);

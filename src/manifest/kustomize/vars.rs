@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::budget::{self, Allowance, Heavy};
 use super::config::Spec;
 use super::error::Problem;
 use super::fieldpath::{lookup, split};
@@ -47,7 +48,7 @@ impl Vars {
     }
 
     /// Replaces all references.
-    pub fn resolve(&self, resources: &mut [Resource], specs: &[Spec]) -> Result<(), Problem> {
+    pub fn resolve(&self, resources: &mut [Resource], specs: &[Spec], allowance: &Allowance) -> Result<(), Problem> {
         if self.by_name.is_empty() {
             return Ok(());
         }
@@ -61,7 +62,7 @@ impl Vars {
                     continue;
                 }
                 let result = fieldspec::visit(&mut resource.root, spec, Leaf::Never, &mut |node| {
-                    expand(node, &values, &spec.path)
+                    expand(node, &values, &spec.path, allowance)
                 });
                 result.map_err(|e| Problem::field(resource, e))?;
             }
@@ -157,20 +158,20 @@ fn indices(parts: Vec<String>) -> Vec<String> {
 
 type Values<'v> = BTreeMap<&'v str, Option<Scalar>>;
 
-fn expand(node: &mut Node, values: &Values<'_>, path: &str) -> Result<(), FieldError> {
+fn expand(node: &mut Node, values: &Values<'_>, path: &str, allowance: &Allowance) -> Result<(), FieldError> {
     match node {
-        Node::Scalar(scalar) => scalar_value(scalar, values),
+        Node::Scalar(scalar) => scalar_value(scalar, values, allowance)?,
         Node::Map(map) => {
             for (_, value) in map.iter_mut() {
                 if let Node::Scalar(scalar) = value {
-                    scalar_value(scalar, values);
+                    scalar_value(scalar, values, allowance)?;
                 }
             }
         }
         Node::Seq(items) => {
             for item in items {
                 match item {
-                    Node::Scalar(scalar) if is_text(scalar) => scalar_value(scalar, values),
+                    Node::Scalar(scalar) if is_text(scalar) => scalar_value(scalar, values, allowance)?,
                     other => {
                         let found = other.kind_name();
                         let path = path.to_owned();
@@ -191,9 +192,9 @@ fn is_text(scalar: &Scalar) -> bool {
     matches!(scalar.tag, Tag::Str | Tag::Untyped)
 }
 
-fn scalar_value(scalar: &mut Scalar, values: &Values<'_>) {
+fn scalar_value(scalar: &mut Scalar, values: &Values<'_>, allowance: &Allowance) -> Result<(), Heavy> {
     if !is_text(scalar) || !scalar.text.contains('$') {
-        return;
+        return Ok(());
     }
     let whole = scalar
         .text
@@ -206,22 +207,24 @@ fn scalar_value(scalar: &mut Scalar, values: &Values<'_>) {
         } else {
             Tag::Str
         };
+        allowance.take(budget::of_text(&value.text))?;
         *scalar = Scalar {
             text: value.text.clone(),
             tag,
             style: Style::Plain,
         };
-        return;
+        return Ok(());
     }
     *scalar = Scalar {
-        text: expanded(&scalar.text, values).into(),
+        text: expanded(&scalar.text, values, allowance)?.into(),
         tag: Tag::Str,
         style: Style::Plain,
     };
+    Ok(())
 }
 
 /// Replaces `$(NAME)`; `$$` is a dollar sign, unknown names and anything else stay.
-fn expanded(text: &str, values: &Values<'_>) -> String {
+fn expanded(text: &str, values: &Values<'_>, allowance: &Allowance) -> Result<String, Heavy> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -232,7 +235,10 @@ fn expanded(text: &str, values: &Values<'_>) -> String {
             rest = tail;
         } else if let Some((name, tail)) = after.strip_prefix('(').and_then(|t| t.split_once(')')) {
             match values.get(name) {
-                Some(Some(value)) => out.push_str(&value.text),
+                Some(Some(value)) => {
+                    allowance.take(budget::of_text(&value.text))?;
+                    out.push_str(&value.text);
+                }
                 _ => {
                     out.push_str("$(");
                     out.push_str(name);
@@ -246,7 +252,7 @@ fn expanded(text: &str, values: &Values<'_>) -> String {
         }
     }
     out.push_str(rest);
-    out
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -267,7 +273,11 @@ mod tests {
             ("a$b$", "a$b$"),
             ("$A $(A)", "$A x"),
         ] {
-            assert_eq!(expanded(text, &values), expected, "{text}");
+            assert_eq!(
+                expanded(text, &values, &Allowance::of(100)).unwrap(),
+                expected,
+                "{text}"
+            );
         }
         assert_eq!(indices(split("spec.ports[0].port")), ["spec", "ports", "0", "port"]);
     }

@@ -109,10 +109,13 @@ impl<'l, 'i> Composer<'l, 'i> {
         self.nodes += nodes;
         let limit = self.loader.limits.nodes;
         if self.nodes > limit {
-            Err(self.error(Problem::TooManyNodes(limit)))
-        } else {
-            Ok(())
+            return Err(self.error(Problem::TooManyNodes(limit)));
         }
+        self.loader.nodes_left = self.loader.nodes_left.saturating_sub(nodes);
+        if self.loader.is_exhausted() {
+            return Err(self.error(Problem::TooManyInAll(self.loader.limits.all_nodes)));
+        }
+        Ok(())
     }
 
     fn node(&mut self, event: Event<'i>, span: Span, depth: usize) -> Result<Node, Error> {

@@ -40,6 +40,8 @@ pub struct Limits {
     pub depth: usize,
     /// Nodes of one document, aliases counted by what they expand to.
     pub nodes: usize,
+    /// Nodes of all documents that one loader reads, whatever becomes of them.
+    pub all_nodes: usize,
     /// Bytes of text one loader may add through aliases.
     pub alias_bytes: usize,
     /// Documents of one stream.
@@ -51,6 +53,7 @@ impl Default for Limits {
         Self {
             depth: 100,
             nodes: 1_000_000,
+            all_nodes: 4_000_000,
             alias_bytes: 32 << 20,
             documents: 100_000,
         }
@@ -107,6 +110,9 @@ pub enum Problem {
     /// More nodes than [`Limits::nodes`].
     #[error("more than {0} nodes, aliases counted by what they stand for")]
     TooManyNodes(usize),
+    /// More nodes than [`Limits::all_nodes`].
+    #[error("this and what was read before it have more than {0} nodes")]
+    TooManyInAll(usize),
     /// Aliases add more text than [`Limits::alias_bytes`].
     #[error("aliases expand to more than {0} bytes")]
     AliasesTooLarge(usize),
@@ -125,6 +131,7 @@ pub struct Loader {
     limits: Limits,
     alias_bytes_left: usize,
     alias_nodes_left: usize,
+    nodes_left: usize,
     keys: HashSet<Key>,
 }
 
@@ -142,8 +149,14 @@ impl Loader {
             limits,
             alias_bytes_left: limits.alias_bytes,
             alias_nodes_left: limits.nodes,
+            nodes_left: limits.all_nodes,
             keys: HashSet::new(),
         }
+    }
+
+    /// Whether it has read as much as it may.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.nodes_left == 0
     }
 
     /// Shares the text of a key.

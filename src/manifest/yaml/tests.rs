@@ -257,3 +257,20 @@ fn nothing_written_is_told_from_a_tilde() {
     };
     assert_eq!([text("a"), text("b"), text("c")], ["", "~", "null"]);
 }
+
+/// Rules: decisions 7 memory
+#[test]
+fn documents_that_are_each_small_enough_are_too_much_together() {
+    let limits = Limits {
+        nodes: 10,
+        all_nodes: 25,
+        ..Limits::default()
+    };
+    let mut loader = Loader::with(Mode::Kustomize, Duplicates::Reject, limits);
+    let mut read = || loader.first("a: [1, 2, 3, 4]", "f.yaml", 1).map(drop);
+    let read: Vec<_> = (0..6).map(|_| read().map_err(|e| e.problem)).collect();
+    let few = read.iter().take_while(|r| r.is_ok()).count();
+    assert!((3..5).contains(&few), "{read:?}");
+    assert_eq!(read.last(), Some(&Err(Problem::TooManyInAll(25))));
+    assert!(loader.is_exhausted());
+}

@@ -11,7 +11,7 @@ use super::obstacle::Obstacle;
 use super::{NAMED, Teardown, is_left_alone};
 use crate::api::names::label;
 use crate::api::{InventoryTarget, Reason};
-use crate::cluster::{Error, Identity, Target, Tenant};
+use crate::cluster::{Error, Target, Tenant};
 use crate::rules::inventory::{Entries, Entry, StoredStage};
 use crate::run::notify::Notice;
 use crate::run::prune::successor;
@@ -99,7 +99,7 @@ impl Teardown<'_> {
         let cluster = cluster.map_err(|e| e.to_string())?;
         let kinds = cluster.kinds().listable(&cluster.own_client()).await;
         let kinds = kinds.map_err(|e| e.to_string())?;
-        let tenant = &cluster.tenant(Identity::of(&self.owner.namespace, record.account.as_deref()));
+        let tenant = &cluster.acting_for(&self.owner.namespace, record.account.as_deref());
         let looks = kinds.into_iter().map(|kind| self.labelled(tenant, kind));
         let mut looks = futures::stream::iter(looks).buffer_unordered(LISTS_AT_ONCE);
         let mut found: BTreeMap<String, Entries> = BTreeMap::new();

@@ -2,6 +2,7 @@
 //! messages tell.
 
 mod fields;
+mod lent;
 mod producers;
 
 use serde_json::{Value, json};
@@ -88,6 +89,7 @@ struct Attempt {
     what: &'static str,
     files: Vec<(&'static str, String)>,
     stage: fn(Stage) -> Stage,
+    account: Option<&'static str>,
 }
 
 fn attempt(what: &'static str, manifest: String) -> Attempt {
@@ -95,6 +97,7 @@ fn attempt(what: &'static str, manifest: String) -> Attempt {
         what,
         files: vec![("all.yaml", manifest)],
         stage: |stage| stage,
+        account: Some("tenant"),
     }
 }
 
@@ -103,6 +106,7 @@ fn files(what: &'static str, files: &[(&'static str, &str)]) -> Attempt {
         what,
         files: files.iter().map(|(path, text)| (*path, (*text).to_owned())).collect(),
         stage: |stage| stage,
+        account: Some("tenant"),
     }
 }
 
@@ -114,7 +118,11 @@ async fn all_fail(world: &World, attempts: &[Attempt]) -> Vec<String> {
         let files: Vec<(&str, &str)> = attempt.files.iter().map(|(p, t)| (*p, t.as_str())).collect();
         world.publish(&name, &files).await;
         let stage = (attempt.stage)(stage("app", &name));
-        sets.push(stageset(&name).retry_interval("1h").stage(stage).apply(world).await);
+        let spec = stageset(&name)
+            .retry_interval("1h")
+            .set("serviceAccountName", json!(attempt.account))
+            .stage(stage);
+        sets.push(spec.apply(world).await);
     }
     let mut said = Vec::new();
     for (set, attempt) in sets.iter().zip(attempts) {
@@ -279,6 +287,7 @@ async fn a_build_reaches_nothing_beyond_its_artifact() {
         what,
         files: kustomization(text),
         stage: |stage| stage,
+        account: Some("tenant"),
     };
     let remote = format!("resources: [\"{}/secret.yaml\"]\n", world.artifacts.url("remote"));
     let attempts = vec![
@@ -316,6 +325,7 @@ async fn a_build_reaches_nothing_beyond_its_artifact() {
                 ("exec.yaml", exec.to_owned()),
             ],
             stage: |stage| stage,
+            account: Some("tenant"),
         },
         Attempt {
             stage: |stage| stage.path("../../../../etc"),
