@@ -27,8 +27,8 @@ pub struct Change {
 struct Facts {
     own: u64,
     for_dependents: u64,
-    sources: BTreeSet<SourceKey>,
-    dependencies: BTreeSet<Owner>,
+    sources: Box<[SourceKey]>,
+    dependencies: Box<[Owner]>,
 }
 
 struct State {
@@ -132,24 +132,17 @@ impl StageSets {
 
 impl State {
     fn index(&mut self, owner: &Owner, set: &StageSet) -> Change {
+        let sources = set.spec.stages.iter();
+        let sources = sources.map(|s| Reference::from(&s.source_ref).key(&owner.namespace));
+        let dependencies = set.spec.depends_on.iter().map(|d| Owner {
+            namespace: non_empty(&d.namespace).unwrap_or(&owner.namespace).to_owned(),
+            name: d.name.clone(),
+        });
         let facts = Facts {
             own: own_fingerprint(set),
             for_dependents: dependents_fingerprint(set),
-            sources: set
-                .spec
-                .stages
-                .iter()
-                .map(|s| Reference::from(&s.source_ref).key(&owner.namespace))
-                .collect(),
-            dependencies: set
-                .spec
-                .depends_on
-                .iter()
-                .map(|d| Owner {
-                    namespace: non_empty(&d.namespace).unwrap_or(&owner.namespace).to_owned(),
-                    name: d.name.clone(),
-                })
-                .collect(),
+            sources: once_each(sources),
+            dependencies: once_each(dependencies),
         };
         let before = self.facts.remove(owner);
         let change = Change {
@@ -190,6 +183,11 @@ impl State {
             .map(|d| d.iter().cloned().collect())
             .unwrap_or_default()
     }
+}
+
+/// Without duplicates, and no larger than it is: a set takes room for eleven, and most StageSets have one source.
+fn once_each<T: Ord>(keys: impl Iterator<Item = T>) -> Box<[T]> {
+    keys.collect::<BTreeSet<T>>().into_iter().collect()
 }
 
 fn take_out<K: Eq + Hash>(index: &mut HashMap<K, HashSet<Owner>>, key: &K, owner: &Owner) {
