@@ -19,6 +19,8 @@ use crate::{outbound, serve, source};
 
 /// Where a pod finds its own namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// How long a thread for blocking work waits for more of it.
+const IDLE_THREAD: Duration = Duration::from_secs(1);
 /// How long running steps may take to end after a signal.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -49,7 +51,12 @@ pub fn main() -> ExitCode {
         eprintln!("stageset-controller: {error}");
         return ExitCode::FAILURE;
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    // Threads that unpack and build keep memory of their own for as long as they live: idle ones go soon.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_keep_alive(IDLE_THREAD)
+        .build();
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(%error, "the runtime cannot start");
