@@ -62,9 +62,11 @@ impl Inventories {
     /// its StageSet is gone.
     pub fn lose(&self, shard: &StageInventory) -> Option<Owner> {
         let owner = self.remove(shard)?;
+        let mut kept = shard.clone();
+        kept.metadata.managed_fields = None;
         let mut lost = self.lock_lost();
         let shards = lost.entry(owner.clone()).or_default();
-        shards.insert(shard.name_any(), Arc::new(shard.clone()));
+        shards.insert(kept.name_any(), Arc::new(kept));
         Some(owner)
     }
 
@@ -154,8 +156,10 @@ mod tests {
         let inventories = Inventories::default();
         let mut answer = shard("a", "s", "u");
         answer.metadata.managed_fields = Some(vec![Default::default()]);
-        let owner = inventories.observe(answer).unwrap();
+        let owner = inventories.observe(answer.clone()).unwrap();
         assert_eq!(inventories.of(&owner)[0].metadata.managed_fields, None);
+        inventories.lose(&answer);
+        assert_eq!(inventories.lost(&owner)[0].metadata.managed_fields, None);
     }
 
     #[test]

@@ -26,11 +26,14 @@ pub async fn until_restored(ctx: &Context) -> String {
     let mut highest = 0;
     loop {
         // Where there is no answer, the watches complain.
-        let version = version(&api).await.unwrap_or(0);
-        if let Some(why) = gone_back(highest, version) {
+        let seen = version(&api).await.unwrap_or(0);
+        // Everything is at stake here: one reading could come from a server that lags behind the others.
+        if gone_back(highest, seen).is_some()
+            && let Some(why) = gone_back(highest, version(&api).await.unwrap_or(0))
+        {
             return why;
         }
-        highest = highest.max(version);
+        highest = highest.max(seen);
         tokio::time::sleep(EVERY).await;
     }
 }

@@ -443,8 +443,7 @@ impl Pass<'_> {
             named.join(", ")
         );
         tracing::warn!(stage = shown(&plan.stage), note, "a record is forgotten");
-        let notice = Notice::about(&self.set, Reason::TeardownForced, true, note);
-        self.ctx.notifier.send(notice);
+        self.tell(Reason::TeardownForced, true, &note);
     }
 
     /// The cluster a record's objects are on, and the account to delete them as. A record of the cluster that is applied to

@@ -2,10 +2,16 @@
 
 use super::notify::Notice;
 use super::pass::Pass;
-use crate::api::StagePhase;
+use crate::api::{Reason, StagePhase};
 use crate::rules::condition::{Situation, Transition};
 
 impl Pass<'_> {
+    /// Tells people something in an event, without what Secrets hold.
+    pub(super) fn tell(&self, reason: Reason, warning: bool, note: &str) {
+        let notice = Notice::about(&self.set, reason, warning, self.mask(note));
+        self.ctx.notifier.send(notice);
+    }
+
     /// Tells a transition of Ready, which answers the request `token`. A retry that fails like the one before is no news; what succeeds always is.
     pub(super) fn tell_transition(&mut self, event: Transition, situation: &Situation, token: Option<String>) {
         let told = match situation {

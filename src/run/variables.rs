@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use serde_json::Value;
 
-use super::notify::Notice;
 use super::outcome::{End, Failure, Remedy, Stop};
 use super::pass::{Pass, STUMBLES};
 use crate::api::common::non_empty;
-use crate::api::{Reason, Stage, SubstituteKind, SubstituteReference};
+use crate::api::{Stage, SubstituteKind, SubstituteReference};
 use crate::cluster::watch::WatchKey;
 use crate::cluster::{Target, Tenant};
 use crate::manifest::substitute;
@@ -104,12 +103,6 @@ impl Pass<'_> {
             }
         }
         self.status.stages = stages;
-    }
-
-    /// Tells people something in an event, likewise.
-    pub(super) fn tell(&self, reason: Reason, warning: bool, note: &str) {
-        let notice = Notice::about(&self.set, reason, warning, self.mask(note));
-        self.ctx.notifier.send(notice);
     }
 
     async fn add(

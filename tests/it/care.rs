@@ -83,19 +83,25 @@ async fn a_stage_that_is_through_is_looked_after_while_a_later_one_fails_or_is_h
     }
 }
 
+fn maps<const N: usize>(names: [&str; N]) -> String {
+    multi(&names.map(|name| configmap(name, "ours")))
+}
+
+/// A stage of three ConfigMaps that is in place.
+async fn three_maps<'w>(world: &'w World) -> StageSet<'w> {
+    world.publish("app", &[("m.yaml", &maps(["a", "b", "c"]))]).await;
+    let app = stageset("app").retry_interval("1h").stage(stage("app", "app"));
+    let app = app.apply(world).await;
+    app.until_ready().await;
+    app
+}
+
 /// Rules: run 20 correct
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_reaches_the_stages_that_are_through_and_a_held_prune() {
     let world = World::builder("through-held").flag("--prune-guard-min=2").start().await;
-    let maps = |names: &[&str]| multi(&names.iter().map(|n| configmap(n, "ours")).collect::<Vec<_>>());
-    world.publish("app", &[("m.yaml", &maps(&["a", "b", "c"]))]).await;
-    let set = stageset("app")
-        .retry_interval("1h")
-        .stage(stage("app", "app"))
-        .apply(&world)
-        .await;
-    set.until_ready().await;
-    world.publish("app", &[("m.yaml", &maps(&["a"]))]).await;
+    let set = three_maps(&world).await;
+    world.publish("app", &[("m.yaml", &maps(["a"]))]).await;
     set.until_reason("PruneHeld").await;
     edit(&world, "a").await;
     set.request().await;
@@ -110,20 +116,13 @@ async fn a_request_reaches_the_stages_that_are_through_and_a_held_prune() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_prune_gives_way_to_something_newer_that_was_known_before() {
     let world = World::builder("held-newer").flag("--prune-guard-min=2").start().await;
-    let maps = |names: &[&str]| multi(&names.iter().map(|n| configmap(n, "ours")).collect::<Vec<_>>());
-    world.publish("app", &[("m.yaml", &maps(&["a", "b", "c"]))]).await;
-    let set = stageset("app")
-        .retry_interval("1h")
-        .stage(stage("app", "app"))
-        .apply(&world)
-        .await;
-    set.until_ready().await;
+    let set = three_maps(&world).await;
     world.widget("gate", false).await;
     world
-        .publish("app", &[("m.yaml", &maps(&["a"])), ("w.yaml", &widget("gate", 1))])
+        .publish("app", &[("m.yaml", &maps(["a"])), ("w.yaml", &widget("gate", 1))])
         .await;
     set.until_phase("app", "Verifying").await;
-    let newest = maps(&["a", "b", "c", "d"]);
+    let newest = maps(["a", "b", "c", "d"]);
     let revision = world
         .publish("app", &[("m.yaml", &newest), ("w.yaml", &widget("gate", 1))])
         .await;
@@ -144,12 +143,11 @@ async fn a_held_prune_gives_way_to_something_newer_that_was_known_before() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_behind_an_unfinished_one_is_looked_after() {
     let world = World::builder("behind").flag("--prune-guard-min=2").start().await;
-    let maps = |names: &[&str]| multi(&names.iter().map(|n| configmap(n, "ours")).collect::<Vec<_>>());
     let (good, never) = (configmap("first", "ours"), unbound_claim("never"));
     world
         .publish("one", &[("good/m.yaml", &good), ("bad/c.yaml", &never)])
         .await;
-    world.publish("two", &[("m.yaml", &maps(&["a", "b", "second"]))]).await;
+    world.publish("two", &[("m.yaml", &maps(["a", "b", "second"]))]).await;
     let mut set = stageset("app")
         .set("driftDetectionInterval", json!("2s"))
         .retry_interval("1h")
@@ -158,7 +156,7 @@ async fn a_stage_behind_an_unfinished_one_is_looked_after() {
         .apply(&world)
         .await;
     set.until_ready().await;
-    world.publish("two", &[("m.yaml", &maps(&["second"]))]).await;
+    world.publish("two", &[("m.yaml", &maps(["second"]))]).await;
     set.until_reason("PruneHeld").await;
     let stages = json!([
         { "name": "one", "sourceRef": { "name": "one" }, "path": "bad" },

@@ -71,6 +71,12 @@ async fn for_a_while(world: &World, span: Duration, name: &str) {
         .await;
 }
 
+/// Another revision of `app`: a ConfigMap, and a claim that never gets ready.
+async fn publish_unready(world: &World) -> String {
+    let (map, claim) = (configmap("a", "1"), unbound_claim("never"));
+    world.publish("app", &[("a.yaml", &map), ("c.yaml", &claim)]).await
+}
+
 /// The bound is one on trying in vain: time under protection does not count, nor does time in which stages go.
 ///
 /// Rules: run 4.2 timed-out
@@ -206,9 +212,7 @@ async fn an_object_that_is_gone_from_one_cluster_is_still_deleted_from_the_other
     publish(&world, "app", &["a"]).await;
     let mut app = stageset("app").stage(stage("web", "app")).apply(&world).await;
     app.until_ready().await;
-    let more = [("a.yaml", configmap("a", "1")), ("c.yaml", unbound_claim("never"))];
-    let more: Vec<(&str, &str)> = more.iter().map(|(p, t)| (*p, t.as_str())).collect();
-    world.publish("app", &more).await;
+    publish_unready(&world).await;
     app.patch_spec(json!({ "kubeConfig": { "secretRef": { "name": "far" } } }))
         .await;
     app.until_phase("web", "Verifying").await;
@@ -235,9 +239,7 @@ async fn a_cluster_that_is_away_does_not_hold_up_the_others() {
         .apply(&world)
         .await;
     app.until_ready().await;
-    let more = [("a.yaml", configmap("a", "1")), ("c.yaml", unbound_claim("never"))];
-    let more: Vec<(&str, &str)> = more.iter().map(|(p, t)| (*p, t.as_str())).collect();
-    world.publish("app", &more).await;
+    publish_unready(&world).await;
     app.patch_spec(json!({ "kubeConfig": null })).await;
     app.until_phase("web", "Verifying").await;
     world.cluster.delete(&objects::secrets(), &world.namespace, "far").await;
@@ -300,9 +302,7 @@ async fn the_account_of_now_deletes_what_the_one_before_may_not() {
         kind: "RoleBinding".into(),
     };
     // What left the source is still to be pruned as the first account: the record stays with it.
-    let more = [("a.yaml", configmap("a", "1")), ("c.yaml", unbound_claim("never"))];
-    let more: Vec<(&str, &str)> = more.iter().map(|(p, t)| (*p, t.as_str())).collect();
-    let revision = world.publish("app", &more).await;
+    let revision = publish_unready(&world).await;
     world.cluster.delete(&bindings, &world.namespace, "first").await;
     let now = json!([{ "name": "web", "sourceRef": { "name": "app" } }]);
     shop.patch_spec(json!({ "stages": now })).await;
