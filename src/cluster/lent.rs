@@ -28,17 +28,18 @@ pub(super) struct Lending {
 }
 
 impl Lending {
-    /// Asks the server, unless it has answered a moment ago. Where it does not answer, nothing is lent.
-    async fn is_open(&self, controller: &Tenant) -> bool {
+    /// Asks the server, unless it has answered a moment ago. Where it does not answer, nothing is lent for now; that is no
+    /// refusal, which would let a teardown give up.
+    async fn is_open(&self, controller: &Tenant) -> Result<bool, Error> {
         let mut answer = self.answer.lock().await;
         if let Some((at, open)) = *answer
             && at.elapsed() < if open { GRANTED_FOR } else { REFUSED_FOR }
         {
-            return open;
+            return Ok(open);
         }
-        let open = controller.may_do_everything().await.unwrap_or(false);
+        let open = controller.may_do_everything().await?;
         *answer = Some((Instant::now(), open));
-        open
+        Ok(open)
     }
 }
 
@@ -67,7 +68,7 @@ impl Tenant {
     /// Refuses what only the controller's own work is for, where this is the controller acting for a StageSet.
     ///
     /// # Errors
-    /// [`Error::NotLent`].
+    /// [`Error::NotLent`]; the failed request, where the server was asked.
     pub async fn lend(&self, target: &Target) -> Result<(), Error> {
         self.lend_for(target, Use::Any).await
     }
@@ -75,7 +76,7 @@ impl Tenant {
     /// The same for an object that is not the StageSet's and whose state it is told.
     ///
     /// # Errors
-    /// [`Error::NotLent`].
+    /// [`Error::NotLent`]; the failed request, where the server was asked.
     pub async fn lend_for_check(&self, target: &Target) -> Result<(), Error> {
         self.lend_for(target, Use::Judged).await
     }
@@ -89,7 +90,7 @@ impl Tenant {
         }
         let cluster = self.cluster();
         let controller = cluster.tenant(super::Identity::Controller);
-        if cluster.lending().is_open(&controller).await {
+        if cluster.lending().is_open(&controller).await? {
             return Ok(());
         }
         Err(Error::NotLent {

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::{Attempt, Neighbour, all_fail, attempt, in_namespace};
 use crate::support::{
-    Match, World,
+    Match, When, World,
     objects::{self, configmap},
-    stageset::{Spec, Stage, stage, stageset},
+    stageset::{Spec, Stage, StageSet, condition_of, stage, stageset},
 };
 
 fn without_account(name: &str) -> Spec {
@@ -187,7 +187,7 @@ async fn a_ready_check_without_an_account_tells_nothing_of_secrets() {
 /// Rules: run 11.1 none, contract 13.8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_that_may_do_everything_lends_everything() {
-    let world = World::start("attack-admin").await;
+    let mut world = World::start("attack-admin").await;
     let there = world.another_namespace("b").await;
     world.cluster.apply(&prey(&there), &there).await;
     let some = format!(
@@ -230,4 +230,24 @@ async fn a_controller_that_may_do_everything_lends_everything() {
             .exists(&objects::leases(), &world.namespace, "taken")
             .await
     );
+    // What it may do cannot be found out for a while: that is no refusal, and nothing is given up.
+    world.controller().kill();
+    let reviews = Match::any().resource("selfsubjectaccessreviews");
+    world.proxy.fail(reviews, When::Always, 500);
+    world.controller().start_again();
+    let set = StageSet::named(&world, "all").await;
+    set.delete().await;
+    set.until("a teardown that waits", |s| {
+        condition_of(s, "Ready").is_some_and(|c| c["message"].to_string().contains("teardown: "))
+    })
+    .await;
+    world.proxy.heal();
+    set.until_gone().await;
+    assert!(
+        !world
+            .cluster
+            .exists(&objects::leases(), &world.namespace, "taken")
+            .await
+    );
+    assert_eq!(set.event_count("TeardownForced").await, 0);
 }
