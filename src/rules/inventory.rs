@@ -18,7 +18,7 @@ pub use applyset::{ParentMetadata, applyset_id, parent_metadata};
 pub use id::{Entry, MalformedEntry, ObjectId};
 pub use names::{MAX_NAME_LENGTH, choose_name, hashed_name, object_labels, plain_name, shard_labels};
 pub use ownership::{
-    Deletion, Leaving, NamespaceFacts, NamespaceRefusal, OwnerRef, Preconditions, Skip, may_delete,
+    Deletion, Leaving, NamespaceFacts, NamespaceRefusal, OwnerRef, Preconditions, Skip, is_all_furniture, may_delete,
     may_delete_namespace, owner_of,
 };
 pub use prune::{

@@ -209,7 +209,8 @@ impl Pass<'_> {
     pub(super) fn give_way(&self, end: End) -> End {
         match end.situation {
             Situation::Unfinished { .. } => end,
-            _ if self.outdated => End {
+            // It is the windows that what is newer waits for.
+            _ if self.outdated && self.hold.is_none() => End {
                 wake: Wake::In(Duration::ZERO),
                 ..end
             },

@@ -11,7 +11,7 @@ use crate::api::names::GROUP;
 use crate::cluster::watch::Owner;
 use crate::cluster::{Error, Preconditions, Target, Tenant, uid};
 use crate::rules::inventory::{
-    self, Deletion, Entry, Leaving, NamespaceFacts, NamespaceRefusal, ObjectId, OwnerRef, may_delete,
+    self, Deletion, Entry, Leaving, NamespaceFacts, NamespaceRefusal, ObjectId, OwnerRef, is_all_furniture, may_delete,
     may_delete_namespace,
 };
 
@@ -242,6 +242,9 @@ impl Remover<'_> {
             ids: self.going,
         };
         for (api_version, kind) in kinds {
+            if is_all_furniture(&group(api_version), kind) {
+                continue;
+            }
             let target = Target {
                 api_version: api_version.clone(),
                 kind: kind.clone(),
@@ -261,6 +264,10 @@ impl Remover<'_> {
                 Ok(()) => {}
                 Err(Error::UnknownKind { .. }) => return Ok(None),
                 Err(e) if e.is_not_found() => return Ok(None),
+                Err(Error::NotLent { .. }) => {
+                    let why = "not for a StageSet without spec.serviceAccountName";
+                    facts.unread.push(format!("{} ({why})", target.kind));
+                }
                 Err(e) if e.is_forbidden() => facts.unread.push(target.kind),
                 Err(e) => return Err(e),
             }

@@ -51,7 +51,10 @@ impl Pass<'_> {
             // What a changed stage renders is not what was applied: putting that in place is no correction of drift.
             let full = full && self.status.stages[at].inputs_digest.as_deref() == Some(&self.inputs(at));
             let look = match self.tend(at, stage, &tenant, full).await {
-                Ok(_) if self.status.stages[at].inputs_digest.is_none() => return Ok(self.apply_anew(at)),
+                // With a change that waits for the windows, so does this.
+                Ok(_) if self.status.stages[at].inputs_digest.is_none() && !self.change_waits() => {
+                    return Ok(self.apply_anew(at));
+                }
                 Ok(look) => look,
                 Err(failure) => {
                     // What a full look was asked for is still to be done.

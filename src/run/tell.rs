@@ -12,13 +12,14 @@ impl Pass<'_> {
         self.ctx.notifier.send(notice);
     }
 
-    /// Tells a transition of Ready, which answers the request `token`. A retry that fails like the one before is no news; what succeeds always is.
+    /// Tells a transition of Ready, which answers the request `token`. A retry that fails like
+    /// the one before is no news, unless somebody asked for it; what succeeds always is.
     pub(super) fn tell_transition(&mut self, event: Transition, situation: &Situation, token: Option<String>) {
         let told = match situation {
             Situation::Succeeded { .. } => None,
             _ => Some((situation.reason(), situation.message().to_owned())),
         };
-        if told.is_some() && self.memory.told == told {
+        if told.is_some() && self.memory.told == told && token.is_none() {
             return;
         }
         self.memory.told = told;

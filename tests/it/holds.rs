@@ -102,6 +102,39 @@ async fn a_changed_spec_waits_where_what_is_deployed_cannot_be_had_any_more() {
     assert_eq!(map["data"]["more"], "patched");
 }
 
+/// A run that waits in front of a closed window, and a stage that is new: nothing can go on, and nothing is asked for
+/// again and again.
+///
+/// Rules: decisions 6 held
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stage_added_to_a_run_in_a_closed_window_is_waited_for_at_rest() {
+    let world = World::start("hold-run").await;
+    world.publish("w", &[("w.yaml", &widget("w", 1))]).await;
+    publish(&world, "more", "one").await;
+    world.widget("w", false).await;
+    let mut app = stageset("app").stage(stage("w", "w")).apply(&world).await;
+    app.until_phase("w", "Verifying").await;
+    let of = |name: &str| json!({ "name": name, "sourceRef": { "name": name } });
+    app.patch_spec(json!({ "updateWindows": closed(), "stages": [of("w"), of("more")] }))
+        .await;
+    app.until("held", |s| {
+        condition_of(s, "Ready").is_some_and(|c| c["message"].to_string().contains("stage \\\"more\\\""))
+    })
+    .await;
+    let before = app.passes().await;
+    world
+        .stays("at rest", Duration::from_secs(3), || async {
+            let passes = app.passes().await - before;
+            if passes <= 6.0 {
+                Ok(())
+            } else {
+                Err(format!("{passes} passes"))
+            }
+        })
+        .await;
+    assert_eq!(world.config_value("more").await, None);
+}
+
 /// Rules: decisions 6 held, run B9 drift, run B9 failure
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_added_in_a_closed_window_leaves_the_others_looked_after() {

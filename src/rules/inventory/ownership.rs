@@ -192,9 +192,18 @@ fn is_furniture(id: &ObjectId) -> bool {
     match (id.group.as_str(), id.kind.as_str()) {
         ("", "ServiceAccount") => id.name == "default",
         ("", "ConfigMap") => id.name == "kube-root-ca.crt",
-        ("", "Event" | "Endpoints") | ("events.k8s.io", "Event") => true,
-        ("discovery.k8s.io", "EndpointSlice") | ("coordination.k8s.io", "Lease") => true,
-        ("metrics.k8s.io", _) => true,
-        _ => false,
+        (group, kind) => is_all_furniture(group, kind),
     }
+}
+
+/// Kinds of which every object is of that sort: whether there are any says nothing of a namespace.
+pub fn is_all_furniture(group: &str, kind: &str) -> bool {
+    matches!(
+        (group, kind),
+        ("", "Event" | "Endpoints")
+            | ("events.k8s.io", "Event")
+            | ("discovery.k8s.io", "EndpointSlice")
+            | ("coordination.k8s.io", "Lease")
+            | ("metrics.k8s.io", _)
+    )
 }

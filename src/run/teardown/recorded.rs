@@ -16,7 +16,7 @@ use crate::rules::inventory::{Entries, Entry, StoredStage};
 use crate::run::notify::Notice;
 use crate::run::prune::successor;
 use crate::run::record::{self, Record};
-use crate::run::target::of_record;
+use crate::run::target::{of_record, same_reference};
 
 /// Kinds listed at once.
 const LISTS_AT_ONCE: usize = 4;
@@ -186,13 +186,73 @@ fn is_controlled(object: &serde_json::Value) -> bool {
     owners.any(|owner| owner.get("controller").and_then(serde_json::Value::as_bool) == Some(true))
 }
 
-/// Adds what no record has yet.
+/// Adds what no record of the same cluster has yet.
 fn add(stages: &mut Vec<Found>, more: Vec<Found>) {
     for (mut stored, record) in more {
-        let known = |id: &_| stages.iter().any(|(stored, _)| stored.entries.contains_key(id));
+        let there = |other: &Record| {
+            let id = |record: &Record| record.target.as_ref().and_then(|t| t.cluster_id.clone());
+            same_reference(other.target.as_ref(), record.target.as_ref())
+                && id(other).zip(id(&record)).is_none_or(|(a, b)| a == b)
+        };
+        let known = |id: &_| {
+            let mut there = stages.iter().filter(|(_, other)| there(other));
+            there.any(|(stored, _)| stored.entries.contains_key(id))
+        };
         stored.entries.retain(|id, _| !known(id));
         if !stored.entries.is_empty() {
             stages.push((stored, record));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::KubeConfig;
+    use crate::api::common::SecretKeyRef;
+    use crate::rules::inventory::ObjectId;
+
+    fn found(record: &str, far: bool, cluster: Option<&str>) -> Found {
+        let secret = SecretKeyRef {
+            name: "far".into(),
+            key: None,
+        };
+        let reference = KubeConfig {
+            config_map_ref: None,
+            secret_ref: Some(secret),
+        };
+        let target = far.then(|| InventoryTarget {
+            cluster_id: cluster.map(str::to_owned),
+            kube_config: Some(reference),
+        });
+        let stored = StoredStage {
+            position: 0,
+            settled: 1,
+            added: BTreeSet::new(),
+            name: record.into(),
+            entries: Entries::from([(ObjectId::new("ns", "a", "", "ConfigMap"), "v1".into())]),
+        };
+        let record = Record {
+            target,
+            ..Record::default()
+        };
+        (stored, record)
+    }
+
+    #[test]
+    fn objects_of_the_same_name_on_two_clusters_are_two() {
+        let mut stages = vec![found("web", false, None)];
+        add(&mut stages, vec![found("web.1", false, None)]);
+        assert_eq!(stages.len(), 1, "it is known");
+        add(
+            &mut stages,
+            vec![found("web.2", true, Some("A")), found("web.3", true, Some("B"))],
+        );
+        assert_eq!(stages.len(), 3);
+        add(
+            &mut stages,
+            vec![found("web.4", true, None), found("web.5", true, Some("B"))],
+        );
+        assert_eq!(stages.len(), 3, "which of them is not known, or it is");
     }
 }
