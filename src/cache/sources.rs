@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
+use futures::{FutureExt as _, StreamExt};
 use kube::core::{ApiResource, DynamicObject, DynamicResourceScope};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
@@ -218,10 +218,9 @@ impl Sources {
     /// The failed request; [`Error::UnknownKind`] where the kind is not served.
     pub async fn get(self: &Arc<Self>, key: &SourceKey, api_version: &str) -> Result<Option<Arc<Value>>, Error> {
         // Asked first: a watch on one version must not answer for a version that is not served.
-        self.cluster
-            .kinds()
-            .resolve(&self.cluster.own_client(), api_version, &key.kind)
-            .await?;
+        let client = self.cluster.own_client();
+        let served = self.cluster.kinds().resolve(&client, api_version, &key.kind);
+        served.boxed().await?;
         self.revive(api_version, &key.kind);
         self.engage(api_version, &key.kind);
         if self.covers(key) {

@@ -376,7 +376,7 @@ impl Tenant {
             .header(http::header::ACCEPT, accept)
             .body(Vec::new())
             .map_err(|e| Error::Client(e.to_string()))?;
-        let text = self.text(what, request).await?;
+        let text = self.text(what(), request).boxed().await?;
         let mut values = 0;
         let mut page = self.parse(what, &text, &mut values)?;
         let items = match page.get_mut("items").map(Value::take) {
@@ -432,7 +432,8 @@ impl Tenant {
 
     async fn send(&self, what: impl Fn() -> String, mut request: http::Request<Vec<u8>>) -> Result<Value, Error> {
         request.extensions_mut().insert(Most::OBJECT);
-        let text = self.text(&what, request).await?;
+        // Every request of a step passes here: what waits for its answer is kept apart, and the step stays small.
+        let text = self.text(what(), request).boxed().await?;
         self.parse(what, &text, &mut 0)
     }
 
@@ -450,13 +451,13 @@ impl Tenant {
         serde_json::from_str(text).map_err(|source| Error::Decode { what: what(), source })
     }
 
-    async fn text(&self, what: impl Fn() -> String, mut request: http::Request<Vec<u8>>) -> Result<String, Error> {
+    async fn text(&self, what: String, mut request: http::Request<Vec<u8>>) -> Result<String, Error> {
         let assumed = self.assume(request.headers_mut());
-        assumed.map_err(|e| Error::from_kube(what(), e))?;
+        assumed.map_err(|e| Error::from_kube(what.clone(), e))?;
         let client = self.cluster.own_client();
-        let answer = bounded(what(), client.request_text(request));
+        let answer = bounded(what.clone(), client.request_text(request));
         let answer = self.cluster.patiently(answer.boxed()).await;
-        let text = answer.and_then(|text| text.map_err(|e| Error::from_kube(what(), e)));
+        let text = answer.and_then(|text| text.map_err(|e| Error::from_kube(what, e)));
         self.cluster.note_answer(text.as_ref().is_err_and(Error::is_silence));
         text
     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
@@ -180,12 +181,13 @@ impl<'a> Pass<'a> {
         }
         let next = self.next(&offered).await?;
         let end = match next {
-            _ if let Some(end) = self.wait_with_update(next).await? => end,
+            // Apart from each other: hundreds of steps may wait for a download in one of these, and none needs room for all.
+            _ if let Some(end) = self.wait_with_update(next).boxed().await? => end,
             Next::Steady => {
                 self.use_up_override();
-                self.steady().await?
+                self.steady().boxed().await?
             }
-            Next::Rest => self.rest().await?,
+            Next::Rest => self.rest().boxed().await?,
             Next::Resume => self.stages().await?,
             Next::Start { attempt } => {
                 if self.status.run.is_some()

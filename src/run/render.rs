@@ -67,7 +67,7 @@ pub fn inputs_digest(artifact: &Artifact, spec: &StageSetSpec, stage: &Stage, va
 /// Why they cannot be had.
 pub async fn fetch(ctx: &Context, owner: &Owner, stage: &Stage, artifact: &Artifact) -> Result<Arc<Tree>, Failure> {
     let tree = if ctx.artifacts.holds(artifact).await {
-        ctx.artifacts.tree(artifact).await
+        Box::pin(ctx.artifacts.tree(artifact)).await
     } else {
         let download = async {
             tokio::select! {

@@ -76,7 +76,7 @@ impl Pass<'_> {
                 }
             }
         }
-        self.conclude().await
+        Box::pin(self.conclude()).await
     }
 
     /// Keeps the watches of a stage that is through: what breaks behind the run's back is noticed all the same.
